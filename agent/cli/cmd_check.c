@@ -11,12 +11,14 @@
 #include "agent/job/model.h"
 #include "agent/job/model_init.h"
 #include "agent/job/private.h"
+#include "agent/job/sides.h"
 #include "agent/job/update_size.h"
 #include "agent/plan/plan.h"
 #include "agent/plan/planner.h"
 #include "agent/show/progress.h"
 #include "intra/data/data.h"
 #include "intra/data/pairs.h"
+#include "intra/hf/hf.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -37,25 +39,24 @@ struct found {       // what this machine has of a corpus
     uint8_t tokenizer[INTRA_SHA_BYTES];
 };
 
-// Mode distill trains on pairs. Refuses here what the run would refuse after its start, as far as
+// Mode distill trains on pairs, unless its task is text. Refuses here what the run would refuse after its start, as far as
 // the first pairs show it.
 static enum neb_status look_at_pairs(const struct agent_job *job, int cluster,
                                      const struct intra_corpus *corpus) {
     const struct agent_cluster *k = &job->clusters[cluster];
-    struct intra_pairs_config c = {.seed = (uint64_t)job->seed,
-                                   .seq_len = job->seq_len,
-                                   .tokens = job->batch * job->seq_len,
-                                   .documents = PAIRS_LOOKED_AT};
+    struct intra_pairs_config c = agent_distill_pairs(job);
     struct intra_pairs *pairs = NULL;
+    c.documents = PAIRS_LOOKED_AT;
     bool sent = job->distill.pushed && (k->role == AGENT_ROLE_TEACHER || k->role_auto);
     if (job->mode != AGENT_MODE_DISTILL || sent) // the teacher reads only what the students send
         return NEB_OK;
     enum neb_status st = intra_pairs_create(corpus, INTRA_TRAIN, &c, &pairs);
     intra_pairs_destroy(&pairs);
-    return st == NEB_ERR_INVALID
+    return st == NEB_ERR_INVALID && !c.windows
                ? neb_fail(st,
                           "cluster %s: mode distill trains on pairs, source and target (format: "
-                          "tsv with target_column, or po); %s has no pairs (see above)",
+                          "tsv with target_column, or po); %s has no pairs (see above). For other "
+                          "text set distill.task: text",
                           k->name, intra_corpus_dir(corpus))
                : st;
 }
@@ -143,6 +144,24 @@ static void look_for_file(const struct agent_job *job, const char *key, const ch
         neb_warn("cluster%s %s: %s: there is no %s on this machine: it must be on the machine%s of "
                  "the cluster%s",
                  n > 1 ? "s" : "", names, key, path, n > 1 ? "s" : "", n > 1 ? "s" : "");
+}
+
+// The teacher's checkpoint must fit the corpus and the cluster's mesh. vocab 0: no corpus is here.
+static enum neb_status look_at_teacher(const struct agent_job *job, int32_t vocab) {
+    const char *path = job->distill.teacher;
+    struct intra_ckpt *c = NULL;
+    struct intra_model *m = NULL;
+    look_for_file(job, "distill.teacher.init", path, AGENT_ROLE_TEACHER);
+    if (job->mode != AGENT_MODE_DISTILL || !vocab || agent_job_role(job, AGENT_ROLE_TEACHER) < 0 ||
+        !path[0] || !neb_fs_exists(path))
+        return NEB_OK;
+    NEB_TRY(intra_ckpt_open(path, false, &c));
+    enum neb_status st = intra_hf_layout(c, &m);
+    if (st == NEB_OK)
+        st = agent_distill_teacher_fits(job, vocab, &m->c);
+    intra_model_destroy(&m);
+    intra_ckpt_close(&c);
+    return st;
 }
 
 static bool all_attach(const struct agent_job *job) {
@@ -411,7 +430,7 @@ static enum neb_status check(const struct options *o, json_t *warnings) {
     NEB_TRY(agent_planner_roles_resolve(&job, 0));
     look_for_file(&job, "init_from", job.init_from,
                   job.mode == AGENT_MODE_DISTILL ? AGENT_ROLE_STUDENT : AGENT_ROLE_NONE);
-    look_for_file(&job, "distill.teacher.init", job.distill.teacher, AGENT_ROLE_TEACHER);
+    NEB_TRY(look_at_teacher(&job, vocab));
     if (neb_fs_exists(job.init_from))
         NEB_TRY(agent_job_init_from(&job));
     NEB_TRY(agent_job_plan(&job, vocab, &plan));

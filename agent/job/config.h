@@ -40,6 +40,11 @@ enum agent_role { // of a cluster in modes rtd and distill
     AGENT_ROLE_STUDENT,       // distill: learns from the labels
 };
 
+enum agent_task { // what a student learns from
+    AGENT_TASK_TRANSLATE, // pairs: sees the whole source, learns the target
+    AGENT_TASK_TEXT,      // windows of any text
+    AGENT_TASK_INSTRUCT,  // pairs: reads from left to right, learns the second half
+};
 enum agent_lost { AGENT_LOST_WAIT, AGENT_LOST_ALONE }; // a student without labels
 
 enum agent_init {    // first parameters

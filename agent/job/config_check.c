@@ -348,7 +348,13 @@ static enum neb_status validate_distill(const struct agent_job *j, const char *f
                                     "sync.scheme: synchronous)");
     if (d->pushed && j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
         return BAD("distill.push_text", "synchronous: one process sends nothing; remove it");
-    if (teachers && !d->teacher[0] && !d->learn)
+    int teacher = agent_job_role(j, AGENT_ROLE_TEACHER);
+    bool attached = teacher >= 0 && j->clusters[teacher].launcher == AGENT_LAUNCHER_ATTACH;
+    if (attached && (d->teacher[0] || d->learn))
+        return BAD(d->learn ? "distill.teacher.learn" : "distill.teacher.init",
+                   "cluster %s has launcher attach: its program has its own model; remove it",
+                   j->clusters[teacher].name);
+    if (teachers && !attached && !d->teacher[0] && !d->learn)
         return BAD("distill.teacher.init", "a teacher that does not learn needs a checkpoint");
     return validate_heads(j, &d->shape, "distill.teacher.d_model", file);
 }
@@ -463,8 +469,15 @@ static enum neb_status validate_attach(const struct agent_job *j, const char *fi
     for (int32_t i = 0; i < j->n_clusters; i++) {
         if (j->clusters[i].launcher != AGENT_LAUNCHER_ATTACH)
             continue;
-        if (j->mode != AGENT_MODE_REPLICAS)
-            return BAD_CLUSTER(i, "clusters.launcher", "\"%s\": attach needs mode: replicas",
+        if (j->mode == AGENT_MODE_RTD)
+            return BAD_CLUSTER(i, "clusters.launcher",
+                               "\"%s\": attach needs mode: replicas or distill",
+                               j->clusters[i].name);
+        if (j->mode == AGENT_MODE_DISTILL &&
+            (j->clusters[i].role_auto || !j->distill.pushed || j->distill.federate))
+            return BAD_CLUSTER(i, "clusters.launcher",
+                               "\"%s\": in mode distill attach needs its role, "
+                               "distill.push_text: true and no distill.federate",
                                j->clusters[i].name);
         NEB_TRY(validate_attached_place(j, i, file));
         if (!j->attached && !j->model.vocab)

@@ -13,6 +13,7 @@ static const char *const init_names[] = {"seed", "from", "equal", NULL};
 static const char *const mode_names[] = {"replicas", "rtd", "distill", NULL};
 const char *const config_role_names[] = {"none",    "generator", "discriminator",
                                          "teacher", "student",   NULL};
+static const char *const task_names[] = {"translate", "text", "instruct", NULL};
 static const char *const lost_names[] = {"wait", "alone", NULL};
 static const char *const gate_names[] = {"trusted", "robust", "private", NULL};
 static const char *const row_counts_names[] = {"coarse", "exact", NULL};

@@ -230,6 +230,8 @@ KEY_INT32(OTHER, rtd.shape.n_heads, "rtd.generator.n_heads", 0, 1024, "0",
 KEY_INT32(OTHER, rtd.shape.d_ff, "rtd.generator.d_ff", 0, 1 << 20, "0",
     "its feed-forward width; 0: as the model")
 
+KEY_ENUM(DISTILL, task, "distill.task", enum agent_task, task_names, "translate",
+    "pairs to translate; windows of text; or pairs of prompt and answer, read causally")
 KEY_FLOAT(DISTILL, lambda, "distill.lambda", 0, 1, "0.5",
     "λ: loss is (1 - λ) cross-entropy + λ T² KL to the teacher")
 KEY_FLOAT(DISTILL, temperature, "distill.temperature", 0.1, 20, "1",

@@ -343,6 +343,95 @@ NEBULA_EXPORT int nebula_state_set(struct nebula *n, int32_t i, const void *data
 //         and the job waits for a loop that attaches again.
 NEBULA_EXPORT int nebula_close(struct nebula **n, double eval_loss);
 
+// ---- sides of mode distill ----------------------------------------------------------------------
+//
+// A program takes the place of a teacher or a student (`launcher: attach`, `push_text: true`). The
+// student has the text, and asks for labels of each step; the teacher answers in the same order.
+//
+//     student                                        teacher
+//       nebula_side_ask (text of step s) ── text ──►   nebula_side_next
+//       nebula_side_next ◄────────────── labels ────   nebula_side_put
+//       learns, then nebula_side_learned
+//
+// Either side may be the built-in one. What a teacher has put, and what a student has asked for, is
+// on the disk of its agent when the call returns, so a program that is killed or whose agent
+// restarts opens the side again and goes on: a teacher with the first batch without labels, a
+// student with the step that it says. A call with bad values fails with NEBULA_ERR_INVALID, changes
+// nothing and may be repeated. One thread at a time uses a side; only one rank opens it.
+enum nebula_role { NEBULA_TEACHER = 1, NEBULA_STUDENT };
+struct nebula_side;
+struct nebula_side_options {
+    size_t size;
+    // SHA-256 of the vocabulary, as the other side computes it (Python: vocabulary_digest), in 64
+    // digits. NULL: the job's tokenizer_sha256. The sides compare it.
+    const char *vocabulary;
+    int64_t step; // student: its next step; 0 without a checkpoint
+};
+struct nebula_side_info {
+    size_t size; // set it before the call
+    int role;    // enum nebula_role
+    int32_t vocab, seq_len, accumulate;
+    int32_t tokens;   // most of a micro-batch, padding to its longest sequence included
+    int32_t k, k_max; // labels per position: the job's choice, the most
+    int32_t ahead;    // steps that a student may ask ahead
+    float lambda, temperature;
+    int64_t step, steps; // student: its next step
+};
+// The text of one step, and for a student its labels. The arrays belong to the side, until its next
+// call.
+struct nebula_text {
+    size_t size; // set it before the call
+    int64_t step;
+    int32_t student;         // cluster of the student
+    int32_t sequences, rows; // sequences; tokens with a label
+    // A sequence has length ids. The first `prefix` of them are given, the others are targets: each
+    // has one row of labels, which the model predicts at the position before it.
+    const int32_t *lengths, *prefixes; // (sequences)
+    const int32_t *ids;                // the sequences, one after the other
+    // Student: (rows, k), most likely first, and (rows) the probability of all other tokens.
+    int32_t k;
+    const int32_t *label_ids;
+    const float *label_logprobs, *label_tails;
+};
+// Opens the side of the job that n is attached to. Takes n: *n becomes NULL, also on failure.
+// ERRORS  NEBULA_ERR_STATE: the cluster is no teacher or student. NEBULA_ERR_INVALID: vocabulary.
+NEBULA_EXPORT int nebula_side_open(struct nebula **n, const struct nebula_side_options *o,
+                                   struct nebula_side **out);
+NEBULA_EXPORT int nebula_side_info_get(const struct nebula_side *s, struct nebula_side_info *out);
+// Waits for the next text (teacher) or the labels of the next step (student), at most timeout_s
+// (0: for ever). The teacher gets the same text again until it has put its labels.
+// RETURN  *state as from nebula_step; *out is set for NEBULA_TRAIN.
+// ERRORS  NEBULA_ERR_NOT_FOUND: nothing has come for timeout_s. NEBULA_ERR_AGAIN: the agent was
+//         restarted: close the side and open it again. NEBULA_ERR_STATE: a student that has not
+//         asked. NEBULA_ERR_INVALID: the other side has another vocabulary; the text has both
+//         digests.
+NEBULA_EXPORT int nebula_side_next(struct nebula_side *s, double timeout_s, struct nebula_text *out,
+                                   int *state);
+// Teacher: the labels of the text of nebula_side_next, whose step and student it names. ids,
+// logprobs: (rows, k), most likely first, natural logarithms at the job's temperature. The rest of
+// each row's mass is that of all other tokens.
+// ERRORS  NEBULA_ERR_INVALID: another step or student, other rows, k above k_max, an id that is
+//         outside the vocabulary or twice in a row, a log-probability that is positive, NaN or
+//         larger than the one before it, or a row whose probabilities sum to more than 1.
+NEBULA_EXPORT int nebula_side_put(struct nebula_side *s, int64_t step, int32_t student,
+                                  int64_t rows, int32_t k, const int32_t *ids,
+                                  const float *logprobs);
+// Student: asks for the labels of the step after the last one that was asked for.
+// ERRORS  NEBULA_ERR_AGAIN: more than `ahead` steps without labels; learn first.
+//         NEBULA_ERR_INVALID: fewer sequences than accumulate, a sequence longer than seq_len + 1,
+//         without target or prefix, more tokens in a micro-batch than `tokens` (micro-batch a of n
+//         takes the sequences from S a / n to S (a + 1) / n), or an id outside the vocabulary.
+NEBULA_EXPORT int nebula_side_ask(struct nebula_side *s, int32_t sequences, const int32_t *lengths,
+                                  const int32_t *prefixes, const int32_t *ids);
+// Student: the step of the labels from nebula_side_next is over. *state as from nebula_step.
+NEBULA_EXPORT int nebula_side_learned(struct nebula_side *s, double loss, uint64_t tokens,
+                                      int *state);
+// Student: its checkpoint after the last learned step is on disk, so no older labels are needed.
+NEBULA_EXPORT int nebula_side_saved(struct nebula_side *s);
+// As nebula_close: reports if the job is done or stopped, else detaches. A teacher that is done
+// waits until the students have saved all labels.
+NEBULA_EXPORT int nebula_side_close(struct nebula_side **s, double eval_loss);
+
 // Details of the last failed call of this thread: one line, never NULL.
 NEBULA_EXPORT const char *nebula_last_error(void);
 // Version of the library, such as "0.2.0". api (may be NULL) receives its NEBULA_API.

@@ -15,7 +15,9 @@ file(GLOB libnebula_sources CONFIGURE_DEPENDS
 list(APPEND libnebula_sources
   agent/job/groups.c
   agent/job/init_digest.c
+  agent/job/label_request.c
   agent/job/private.c
+  agent/job/sides.c
   agent/job/tune.c
   agent/job/update_size.c
   agent/job/wan_spec.c

@@ -6,7 +6,6 @@
 #include "agent/train/label_bytes.h"
 #include "agent/train/rtd.h"
 #include "agent/train/rtd_share.h"
-#include "agent/train/side.h"
 #include "compress/softlabel.h"
 #include "inter/outer/outer.h"
 #include "inter/stream/stream.h"
@@ -41,8 +40,8 @@ static struct intra_model_config model_of(const struct planning *p, enum agent_r
     case AGENT_ROLE_TEACHER:
         return p->text->teacher.vocab
                    ? p->text->teacher
-                   : agent_job_model(j, &j->distill.shape, vocab, KERN_MASK_PREFIX);
-    default: return agent_job_model(j, NULL, vocab, KERN_MASK_PREFIX);
+                   : agent_job_model(j, &j->distill.shape, vocab, agent_distill_mask(j));
+    default: return agent_job_model(j, NULL, vocab, agent_distill_mask(j));
     }
 }
 
@@ -179,8 +178,8 @@ static struct inter_stream_load load_of(const struct agent_job *j,
                                   .streams = x->served};
     if (j->mode == AGENT_MODE_RTD) {
         l.window = j->rtd.ahead;
-        l.window_max = fmax(
-            l.window, fmin(agent_rtd_ahead_max(j), SIDE_WINDOW_BYTES / agent_rtd_batch_max(j)));
+        l.window_max = fmax(l.window, fmin(agent_rtd_ahead_max(j),
+                                           INTER_STREAM_WINDOW_BYTES / agent_rtd_batch_max(j)));
     }
     // With a relay, the first student forwards the labels: its uplink carries one stream per other
     // student.

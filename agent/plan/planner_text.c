@@ -50,8 +50,7 @@ static enum neb_status look_at_text(const struct intra_corpus *c, const struct a
 
 static enum neb_status look_at_pairs(const struct intra_corpus *c, const struct agent_job *job,
                                      struct agent_planner_text *out) {
-    const struct intra_pairs_config config = {
-        .seed = (uint64_t)job->seed, .seq_len = job->seq_len, .tokens = job->batch * job->seq_len};
+    const struct intra_pairs_config config = agent_distill_pairs(job);
     struct intra_pairs *pairs = NULL;
     struct intra_pair_batch b = {0};
     enum neb_status st = NEB_OK;
@@ -108,7 +107,7 @@ static enum neb_status teacher(const struct agent_job *job, struct agent_planner
     if (st == NEB_OK) {
         out->teacher = m->c;
         out->teacher.max_seq = job->seq_len;
-        out->teacher.mask = KERN_MASK_PREFIX;
+        out->teacher.mask = agent_distill_mask(job);
     }
     intra_model_destroy(&m);
     intra_ckpt_close(&c);

@@ -100,6 +100,12 @@ static enum neb_status export_distill(const struct agent_job *job, const char *i
         bool teacher = job->clusters[i].role == AGENT_ROLE_TEACHER;
         if (job->clusters[i].witness || (teacher && !job->distill.learn))
             continue;
+        if (job->clusters[i].launcher == AGENT_LAUNCHER_ATTACH) {
+            neb_info("the program that is attached to cluster %s saves its own model",
+                     job->clusters[i].name);
+            first = first && i != student;
+            continue;
+        }
         snprintf(name, sizeof name, "%s.ckpt", job->clusters[i].name);
         if (!from[0]) {
             if (teacher || i != student) // the first student is handled below
@@ -113,7 +119,8 @@ static enum neb_status export_distill(const struct agent_job *job, const char *i
     }
     if (student >= 0 && first)
         say_no_model(job, student, id, dir);
-    else if (student >= 0 && !dirs[both ? 0 : student][0])
+    else if (student >= 0 && !dirs[both ? 0 : student][0] &&
+             job->clusters[student].launcher != AGENT_LAUNCHER_ATTACH)
         say_elsewhere(job, student, id, "student");
     return NEB_OK;
 }

@@ -18,9 +18,9 @@
 // the teacher has forgotten.
 #ifndef AGENT_DISTILL_H
 #define AGENT_DISTILL_H
+#include "agent/job/label_request.h"
 #include "agent/job/sides.h"
 #include "agent/train/label_rate.h"
-#include "agent/train/label_request.h"
 #include "agent/train/side.h"
 #include "compress/softlabel.h"
 #include "intra/data/pairs.h"

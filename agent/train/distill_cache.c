@@ -21,6 +21,8 @@ static enum neb_status key_of(const struct agent_job *j, int32_t student, const 
     neb_buf_u32(&b, (uint32_t)n);
     neb_buf_u32(&b, (uint32_t)student);
     neb_buf_f32(&b, j->distill.temperature);
+    if (j->distill.task != AGENT_TASK_TRANSLATE)
+        neb_buf_u32(&b, (uint32_t)j->distill.task);
     enum neb_status st = neb_buf_check(&b);
     if (st == NEB_OK)
         neb_sha256(b.p, b.len, sha);

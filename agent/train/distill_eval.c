@@ -10,10 +10,11 @@ enum { PASSES = 8 }; // whose batches are in memory at the same time
 // NAN if no pair of the held-out split is short enough.
 static enum neb_status held_out(struct agent_distill_side *s, double *loss) {
     struct intra_pairs *pairs = NULL;
-    struct intra_pairs_config c = {
-        .seed = 1, .seq_len = s->job.seq_len, .tokens = s->budget, .may_be_empty = true};
+    struct intra_pairs_config c = agent_distill_pairs(&s->job);
     double sum = 0;
     int64_t count = 0;
+    c.seed = 1;
+    c.may_be_empty = true;
     NEB_TRY(intra_pairs_create(s->corpus, INTRA_VALID, &c, &pairs));
     enum neb_status st = NEB_OK;
     for (uint64_t k = 0; k < intra_pairs_batches(pairs) && st == NEB_OK; k++) {
@@ -40,10 +41,11 @@ enum neb_status distill_evaluate(struct agent_distill_side *s, double *loss, jso
                                         .longest = s->job.seq_len,
                                         .max_tokens = s->job.seq_len,
                                         .alpha = 1};
-    struct agent_translate_result r;
+    struct agent_translate_result r = {.chrf = NAN};
     NEB_TRY(held_out(s, loss));
-    NEB_TRY(agent_translate(s->corpus, agent_translate_split(s->corpus), s->at.K, distill_model(s),
-                            &o, &r));
+    if (s->job.distill.task == AGENT_TASK_TRANSLATE)
+        NEB_TRY(agent_translate(s->corpus, agent_translate_split(s->corpus), s->at.K,
+                                distill_model(s), &o, &r));
     double rows = (double)s->s.label_rows;
     *quality =
         json_pack("{s:o,s:o,s:I,s:i,s:f,s:o,s:f}", "chrf", agent_json_number(r.chrf), "eval_loss",

@@ -16,31 +16,7 @@ struct intra_model *distill_model(const struct agent_distill_side *s) {
 static struct intra_model_config shape(const struct agent_distill_side *s) {
     int32_t vocab = s->job.model.vocab ? s->job.model.vocab : intra_corpus_vocab(s->corpus);
     return agent_job_model(&s->job, s->role == AGENT_ROLE_TEACHER ? &s->job.distill.shape : NULL,
-                           vocab, KERN_MASK_PREFIX);
-}
-
-static enum neb_status check_model(const struct agent_distill_side *s,
-                                   const struct intra_model_config *m, const char *path) {
-    int32_t vocab = intra_corpus_vocab(s->corpus);
-    int32_t student = s->job.model.vocab ? s->job.model.vocab : vocab;
-    if (m->vocab < vocab)
-        return neb_fail(NEB_ERR_INVALID, "%s has a vocabulary of %d, but the corpus has %d pieces",
-                        path, m->vocab, vocab);
-    // both sides must have the same ids, and so the same width of labels
-    if (m->vocab != student && s->job.model_init[0])
-        return neb_fail(NEB_ERR_INVALID,
-                        "%s has a vocabulary of %d, but the student (from %s) has one of %d: pad "
-                        "both to the same width",
-                        path, m->vocab, s->job.model_init, student);
-    if (m->vocab != student)
-        return neb_fail(
-            NEB_ERR_INVALID,
-            "%s has a vocabulary of %d, but the student has one of %d: set model.vocab: %d", path,
-            m->vocab, student, m->vocab);
-    if (m->max_seq < s->job.seq_len)
-        return neb_fail(NEB_ERR_INVALID, "%s takes at most %d tokens, but data.seq_len is %d", path,
-                        m->max_seq, s->job.seq_len);
-    return NEB_OK;
+                           vocab, agent_distill_mask(&s->job));
 }
 
 static enum neb_status make_group(struct agent_distill_side *s, const struct intra_model_config *m,
@@ -82,10 +58,11 @@ static enum neb_status teacher_from(struct agent_distill_side *s, const struct i
     struct intra_model_config m;
     struct intra_trainable trainable;
     NEB_TRY(intra_model_read_config(c, &m, &trainable));
-    NEB_TRY(check_model(s, &m, s->job.distill.teacher));
+    NEB_TRY(agent_distill_teacher_fits(&s->job, intra_corpus_vocab(s->corpus), &m));
+    if (s->learns || s->job.distill.task != AGENT_TASK_TRANSLATE)
+        m.mask = agent_distill_mask(&s->job);
     if (s->learns) {
         m.max_seq = s->job.seq_len;
-        m.mask = KERN_MASK_PREFIX;
         trainable = (struct intra_trainable){.mode = INTRA_TRAIN_FULL};
     }
     NEB_TRY(make_group(s, &m, &trainable));
@@ -163,12 +140,9 @@ enum neb_status agent_distill_create(const struct agent_job *job, enum agent_rol
     s->budget = job->batch * job->seq_len;
     s->corpus = corpus;
     s->at = *at;
-    struct intra_pairs_config c = {.seed = (uint64_t)job->seed,
-                                   .seq_len = job->seq_len,
-                                   .tokens = s->budget,
-                                   .may_be_empty = role == AGENT_ROLE_TEACHER &&
-                                                   // the students send all text
-                                                   job->distill.pushed};
+    struct intra_pairs_config c = agent_distill_pairs(job);
+    // the students send all text
+    c.may_be_empty = role == AGENT_ROLE_TEACHER && job->distill.pushed;
     NEB_TRY_GOTO(intra_pairs_create(corpus, INTRA_TRAIN, &c, &s->pairs), fail);
     if (intra_pairs_skipped(s->pairs))
         neb_warn("%llu pairs are longer than data.seq_len %d and are left out; %llu are used",
@@ -177,10 +151,11 @@ enum neb_status agent_distill_create(const struct agent_job *job, enum agent_rol
     NEB_TRY_GOTO(intra_pair_batch_create(&c, &s->batch), fail);
     NEB_TRY_GOTO(cmp_soft_create(&s->wire), fail);
     NEB_TRY_GOTO(cmp_tokens_create(&s->text), fail);
-    s->limits = (struct agent_request_limits){.vocab = intra_corpus_vocab(corpus),
-                                              .eos = intra_pairs_eos(s->pairs),
-                                              .seq_len = job->seq_len,
-                                              .tokens = s->budget};
+    s->limits = (struct agent_request_limits){
+        .vocab = job->model.vocab ? job->model.vocab : intra_corpus_vocab(corpus),
+        .eos = intra_pairs_eos(s->pairs),
+        .seq_len = job->seq_len,
+        .tokens = s->budget};
     NEB_TRY_GOTO(role == AGENT_ROLE_TEACHER ? make_teacher(s) : make_student(s), fail);
     if (s->learns)
         s->s.f.loss_first = s->s.f.loss_last = NAN; // no step yet

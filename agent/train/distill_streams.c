@@ -6,8 +6,6 @@
 //     followers   first student ──► the others, with distill.relay: the teacher's labels, unchanged
 #include "agent/train/distill.h"
 
-enum { STREAM_ID = 16, REQUEST_ID = 32, FOLLOW_ID = 48 };
-
 // Opens a stream between this cluster and `peer`. c: key.id, type and role. most: bytes of a batch.
 static enum neb_status open_one(struct agent_side *x, struct inter_stream_config *c, int peer,
                                 double most, uint64_t next, struct agent_stream **out) {
@@ -26,19 +24,16 @@ static enum neb_status open_labels(struct agent_side *x, int id, int from, int t
     struct inter_stream_config c = {.key = {.id = (uint16_t)(id + to)},
                                     .type = INTER_STREAM_SOFT_LABELS,
                                     .role = produce ? INTER_STREAM_PRODUCER : INTER_STREAM_CONSUMER,
-                                    .measured = id == STREAM_ID &&
+                                    .measured = id == AGENT_LABELS_ID &&
                                                 agent_distill_k_min(&j->distill) < k_max};
-    // The most: 24 bits per id, one byte per gap, one byte per tail. zstd never makes a part
-    // longer.
-    double most = (double)j->batch * j->seq_len * j->accumulate * (4.0 * k_max + 1) + 4096;
-    return open_one(x, &c, produce ? to : from, most, next, out);
+    return open_one(x, &c, produce ? to : from, agent_distill_labels_most(j), next, out);
 }
 
 static enum neb_status open_requests(struct agent_side *x, int teacher, int student, uint64_t next,
                                      struct agent_stream **out) {
     const struct distill_run *r = x->own;
     bool produce = x->w->x.cluster == student;
-    struct inter_stream_config c = {.key = {.id = (uint16_t)(REQUEST_ID + student)},
+    struct inter_stream_config c = {.key = {.id = (uint16_t)(AGENT_REQUESTS_ID + student)},
                                     .type = INTER_STREAM_REQUESTS,
                                     .role =
                                         produce ? INTER_STREAM_PRODUCER : INTER_STREAM_CONSUMER};
@@ -52,8 +47,8 @@ static enum neb_status open_student(struct agent_side *x, int teacher, int from,
     const struct agent_job *j = &x->w->x.job;
     struct distill_run *r = x->own;
     int32_t n = r->n_streams;
-    NEB_TRY(open_labels(x, from == teacher ? STREAM_ID : FOLLOW_ID, from, student, at->labels[n],
-                        &r->streams[n]));
+    NEB_TRY(open_labels(x, from == teacher ? AGENT_LABELS_ID : AGENT_FOLLOWERS_ID, from, student,
+                        at->labels[n], &r->streams[n]));
     agent_label_rate_init(&r->rate[n], j->distill.k, agent_distill_k_min(&j->distill),
                           agent_distill_k_max(&j->distill), (uint32_t)j->distill.ahead);
     r->labelled[n] = (int64_t)at->labels[n];
@@ -82,7 +77,7 @@ enum neb_status distill_open_streams(struct agent_side *x) {
         if (teaches && !relayed)
             NEB_TRY(open_student(x, teacher, teacher, i, at));
         if (relayed && self == first) {
-            NEB_TRY(open_labels(x, FOLLOW_ID, self, i, at->followers[r->n_followers],
+            NEB_TRY(open_labels(x, AGENT_FOLLOWERS_ID, self, i, at->followers[r->n_followers],
                                 &r->followers[r->n_followers]));
             r->n_followers++;
         }

@@ -15,12 +15,11 @@
 // The reference (sync.scheme: synchronous) has both sides in this process, and queues between them.
 #ifndef AGENT_SIDE_H
 #define AGENT_SIDE_H
+#include "agent/exchange/stream.h"
 #include "agent/train/worker.h"
-#include "agent/train/worker_stream.h"
 
 enum {
     SIDE_STREAMS_MAX = 3 * AGENT_CLUSTERS_MAX,
-    SIDE_WINDOW_BYTES = 16 << 20, // of batches that a consumer has not applied yet
 };
 
 struct side_figures { // counted by the role, which keeps them in its checkpoint

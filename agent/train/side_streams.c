@@ -2,8 +2,6 @@
 #include "agent/base/log.h"
 #include "agent/train/side.h"
 
-enum { SPOOL_BATCHES = 4096 };
-static const uint64_t spool_bytes = 256ull << 20;
 static const neb_ns taken_patience = 60 * NEB_S;
 
 enum neb_status side_event(void *user, const struct agent_ipc_msg *m, bool *taken) {
@@ -46,14 +44,7 @@ enum neb_status side_stream(struct agent_side *x, const struct inter_stream_conf
                         : j->distill.k_max            ? " or distill.k_max"
                                                       : " or distill.k");
     NEB_ASSERT(x->n_streams < SIDE_STREAMS_MAX);
-    c.batch_bytes = (uint32_t)batch_bytes;
-    c.window_bytes = SIDE_WINDOW_BYTES;
-    if (c.window_start && c.window_batches > SIDE_WINDOW_BYTES / c.batch_bytes)
-        c.window_batches = SIDE_WINDOW_BYTES / c.batch_bytes > c.window_start
-                               ? SIDE_WINDOW_BYTES / c.batch_bytes
-                               : c.window_start;
-    c.spool_batches = SPOOL_BATCHES;
-    c.spool_bytes = spool_bytes;
+    agent_stream_limits(&c, batch_bytes);
     NEB_TRY(set_terms(x->w->corpus, shards, &c));
     NEB_TRY(agent_stream_open(x->second ? NULL : x->w->x.link.ipc, &c, next, out));
     x->streams[x->n_streams++] = *out;

@@ -9,7 +9,6 @@
 //     worker_text.c      checks that the corpus still holds the text that a checkpoint counts
 //     worker_device.c    whether it trains on a device or on processors
 //     side.c             the loop of a side of modes rtd and distill
-//     worker_stream.c    its end of a stream
 //     follow.c           what the other ranks do when rank 0 calls
 #ifndef AGENT_WORKER_H
 #define AGENT_WORKER_H

@@ -66,6 +66,7 @@
 enum {
     INTER_STREAM_BATCH_MAX = INTER_CHUNK_MAX, // bytes of one batch
     INTER_STREAM_WINDOW_MAX = 1024,           // batches
+    INTER_STREAM_WINDOW_BYTES = 16 << 20,     // of batches that a consumer has not applied yet
     INTER_STREAM_SPOOL_MAX = 1 << 16,         // batches
     INTER_STREAM_TERMS_MAX = 4,
     INTER_STREAM_TERM_NAME = 23, // bytes of a name

@@ -61,6 +61,10 @@ static enum neb_status special_ids(struct intra_pairs *p) {
     p->bos = intra_tokenizer_bos(t);
     p->eos = intra_tokenizer_eos(t);
     intra_tokenizer_close(&t);
+    if (p->c.windows) {
+        p->eos = p->eos < 0 ? 0 : p->eos; // fills rows
+        return NEB_OK;
+    }
     return p->bos >= 0 && p->eos >= 0 && p->bos != p->eos
                ? NEB_OK
                : neb_fail(NEB_ERR_INVALID, "%s has no BOS, no EOS, or the same token for both",
@@ -121,10 +125,22 @@ static enum neb_status index_source(struct intra_pairs *p, int32_t source) {
     return NEB_OK;
 }
 
+// The last window of a source may be shorter.
+static enum neb_status index_windows(struct intra_pairs *p, int32_t source) {
+    uint64_t total = intra_corpus_tokens(p->corpus, source, p->split), T = (uint64_t)p->c.seq_len;
+    for (uint64_t at = 0; at + 1 < total; at += T) {
+        uint64_t n = total - at < T + 1 ? total - at : T + 1;
+        NEB_TRY(add(p, &(struct pair){.at = at, .n = (int32_t)n, .prefix = 1, .source = source}));
+    }
+    return NEB_OK;
+}
+
 static enum neb_status index_all(struct intra_pairs *p) {
     int32_t n = p->c.n_sources ? p->c.n_sources : intra_corpus_sources(p->corpus);
-    for (int32_t i = 0; i < n; i++)
-        NEB_TRY(index_source(p, p->c.n_sources ? p->c.sources[i] : i));
+    for (int32_t i = 0; i < n; i++) {
+        int32_t source = p->c.n_sources ? p->c.sources[i] : i;
+        NEB_TRY(p->c.windows ? index_windows(p, source) : index_source(p, source));
+    }
     return (p->n || p->c.may_be_empty) && p->n < UINT32_MAX
                ? NEB_OK
                : neb_fail(NEB_ERR_INVALID,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pairs of a parallel corpus as batches of a prefix language model: the model sees the whole source
-// and the separator as a prefix, and learns the target.
+// and the separator as a prefix, and learns the target. Or windows of any text, whose first token
+// is the prefix.
 //
 //     tokens    source …… BOS  target ……             | padding
 //     prefix    |←— seen by all —→|
@@ -19,6 +20,7 @@ struct intra_pairs_config {
     int32_t tokens;    // most tokens of a batch, padding included; at least seq_len
     int32_t n_sources; // 0: all
     int32_t sources[INTRA_SOURCES_MAX];
+    bool windows;      // windows of seq_len inputs instead of pairs; documents follow each other
     bool may_be_empty; // text without pairs, or with long ones only, is not an error (evaluation)
     // Looks at this many documents of each source, and at more until a pair fits, to check that the
     // text is parallel. 0: all.
@@ -37,7 +39,7 @@ struct intra_pair_batch {
 struct intra_pairs;
 // The corpus is borrowed. NEB_ERR_INVALID: the vocabulary has no BOS or no EOS, or, without
 // may_be_empty, the text is not parallel or no pair is short enough; NEB_ERR_FORMAT: a document has
-// no end; NEB_ERR_NOMEM.
+// no end; NEB_ERR_NOMEM. Windows need neither of these tokens.
 NEB_MUST_CHECK enum neb_status intra_pairs_create(const struct intra_corpus *corpus,
                                                   enum intra_split split,
                                                   const struct intra_pairs_config *c,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Hostile requests of a student: the result is OK or NEB_ERR_FORMAT, and nothing is written outside
 // the batch. An accepted request fits the job, and gives the same bytes when it is written again.
-#include "agent/train/label_request.h"
+#include "agent/job/label_request.h"
 #include "kernels/kern.h"
 
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 // agent/train/label_request: a student's request survives the round trip. It refuses a step that is
 // not due, a batch outside the job, ids outside the vocabulary, and cut bytes.
 #include "agent/base/fs.h"
-#include "agent/train/label_request.h"
+#include "agent/job/label_request.h"
 #include "kernels/kern.h"
 
 #include <setjmp.h>

@@ -395,7 +395,37 @@ def cost(work):
     )
 
 
-cases = {f.__name__: f for f in (plain, mixed, kill, ddp, fsdp, ranks, meshes, fsdp_loop)}
+def sides(work):
+    """Teacher and student of mode distill: distill_loss, adapters, and two jobs beside built-in
+    sides."""
+    program = [sys.executable, str(here / "sides.py")]
+    p = subprocess.run([*program, "check"], capture_output=True, text=True, timeout=300)
+    report("sides", not p.returncode, (p.stdout or p.stderr)[-300:].replace("\n", "; "))
+    corpus(work)
+    tokenizer = work / "corpus" / "tokenizer.model"
+    for case, attached, teacher in (("teach", "paris", ""), ("learn", "berlin", "learn: true")):
+        places = {c: "launcher: attach" if c == attached else "threads: 1"
+                  for c in ("paris", "berlin")}
+        folder = work / case
+        folder.mkdir()
+        (folder / "job.yaml").write_text(
+            "job: sides\nmode: distill\nsteps: 40\nmodel: {vocab: 512, n_layers: 2, d_model: 32, "
+            "n_heads: 2, d_ff: 64}\n"
+            f"data: {{corpus: {work / 'corpus'}, seq_len: 32, batch: 8, accumulate: 2}}\n"
+            f"optim: {{lr: 3e-3}}\ndistill: {{task: text, push_text: true, lambda: 0.5, "
+            f"teacher: {{{teacher}}}}}\nclusters:\n"
+            f"  - {{name: paris, role: teacher, {places['paris']}}}\n"
+            f"  - {{name: berlin, role: student, {places['berlin']}}}\n")
+        job = Job(folder, 2)
+        job.loop(attached, script=str(here / "sides.py"), arguments=[case, tokenizer])
+        s = job.end()
+        c, q = s["clusters"][1], s["quality"]["clusters"]["berlin"]
+        report("sides", q["taught_share"] == 1 and c["loss_last"] < c["loss_first"],
+               f"{case}: loss {c['loss_first']:.3f} to {c['loss_last']:.3f}, "
+               f"{q['label_bytes_per_target_token']:.1f} bytes a label")
+
+
+cases = {f.__name__: f for f in (sides, plain, mixed, kill, ddp, fsdp, ranks, meshes, fsdp_loop)}
 for kind, n in (("hf", 2), ("peft", 1), ("accelerate", 2), ("lightning", 2), ("titan", 2),
                 ("state", 2),
                 ("numpy", 1), ("jax", 1)):

@@ -1,9 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/train/worker_stream.h"
+#include "agent/exchange/stream.h"
 #include "agent/base/log.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+enum { SPOOL_BATCHES = 4096 };
+static const uint64_t spool_bytes = 256ull << 20;
+
+void agent_stream_limits(struct inter_stream_config *c, double batch_bytes) {
+    c->batch_bytes = (uint32_t)batch_bytes;
+    c->window_bytes = INTER_STREAM_WINDOW_BYTES;
+    if (c->window_start && c->window_batches > INTER_STREAM_WINDOW_BYTES / c->batch_bytes)
+        c->window_batches = INTER_STREAM_WINDOW_BYTES / c->batch_bytes > c->window_start
+                                ? INTER_STREAM_WINDOW_BYTES / c->batch_bytes
+                                : c->window_start;
+    c->spool_batches = SPOOL_BATCHES;
+    c->spool_bytes = spool_bytes;
+}
 
 static json_t *terms_json(const struct inter_stream_config *c) {
     json_t *list = json_array();

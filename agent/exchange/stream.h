@@ -16,8 +16,8 @@
 // The consumer's checkpoint holds `next`, which agent_stream_open takes again. Memory: at most the
 // stream's window. Without an agent (ipc NULL) the stream is a queue between two sides in one
 // process.
-#ifndef AGENT_WORKER_STREAM_H
-#define AGENT_WORKER_STREAM_H
+#ifndef AGENT_EXCHANGE_STREAM_H
+#define AGENT_EXCHANGE_STREAM_H
 #include "agent/proc/ipc.h"
 #include "inter/stream/stream.h"
 
@@ -56,6 +56,9 @@ struct agent_stream {
     uint64_t n_saved;
 };
 
+// Sets the numbers that do not depend on the role: batch_bytes, the window, the spool.
+// c->window_batches and window_start are set.
+void agent_stream_limits(struct inter_stream_config *c, double batch_bytes);
 // c->key.job is ignored, and c->peer is the cluster index of the other side: the agent knows the
 // job and its members. next: from the checkpoint, 0 without one. A consumer may pass
 // INTER_STREAM_ANYWHERE: begin where the producer still has batches. Sends the request; the answer

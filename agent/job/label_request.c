@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/train/label_request.h"
+#include "agent/job/label_request.h"
 #include "kernels/kern.h"
 
 static int32_t sequences_max(const struct agent_request_limits *l) {

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Teachers for nebula.sides: a Hugging Face model, and a server with prompt log-probabilities.
+
+    with nebula.teacher("tokenizer.json") as t:
+        teach(t, HuggingFace(AutoModelForCausalLM.from_pretrained(...)))
+        # or: teach(t, Server("http://127.0.0.1:8000/v1", "my-model"))
+
+Both take token ids, so the model's tokenizer must be the job's.
+"""
+from __future__ import annotations
+
+import json
+import math
+import time
+import urllib.error
+import urllib.request
+from typing import Any, Callable, Sequence
+
+from ._lib import INVALID, Error
+from .sides import Teacher, Text, pad
+
+Sequences = Sequence[tuple[Sequence[int], int]]
+Labels = tuple[Any, Any]  # ids, log-probabilities: (rows, k)
+
+
+def teach(teacher: Teacher, label: Callable[[Text, int, float], Labels]) -> None:
+    """Labels all texts. label: (text, k, temperature) -> ids and log-probabilities."""
+    for text in teacher:
+        teacher.put(text, *label(text, teacher.k, teacher.temperature))
+
+
+class HuggingFace:
+    """Labels with a causal language model, or with an encoder-decoder model: its encoder reads the
+    given ids of a sequence, and its decoder the targets."""
+
+    def __init__(self, model: Any, *, device: Any = None, sequences: int = 64) -> None:
+        self.model = model.to(device).eval() if device else model.eval()
+        self.sequences = sequences  # in one pass
+
+    def __call__(self, text: Text, k: int, temperature: float) -> Labels:
+        import torch
+        ids, logprobs = [], []
+        with torch.inference_mode():
+            for at in range(0, len(text.sequences), self.sequences):
+                part = Text(text.step, text.student, text.sequences[at:at + self.sequences])
+                logits = self._logits(part).float()
+                top = torch.log_softmax(logits / temperature, -1).topk(k, -1)
+                ids.append(top.indices)
+                logprobs.append(top.values)
+        return torch.cat(ids), torch.cat(logprobs)
+
+    def _logits(self, text: Text) -> Any:
+        """(rows, vocabulary), of the positions that predict a target."""
+        import torch
+        model, device = self.model, self.model.device
+        if not model.config.is_encoder_decoder:
+            x, y, mask = (v.to(device) for v in pad(text))
+            return model(input_ids=x, attention_mask=mask).logits[y != -100]
+        n = max(prefix for _, prefix in text.sequences)
+        source = torch.zeros((len(text.sequences), n), dtype=torch.long)
+        mask = torch.zeros_like(source)
+        start = model.config.decoder_start_token_id
+        decoded = Text(text.step, text.student,
+                       [([start, *ids[prefix:]], 1) for ids, prefix in text.sequences])
+        for i, (ids, prefix) in enumerate(text.sequences):
+            source[i, :prefix] = torch.tensor(ids[:prefix])
+            mask[i, :prefix] = 1
+        x, y, seen = (v.to(device) for v in pad(decoded))
+        out = model(input_ids=source.to(device), attention_mask=mask.to(device),
+                    decoder_input_ids=x, decoder_attention_mask=seen)
+        return out.logits[y != -100]
+
+
+class Server:
+    """Labels with a server that speaks the OpenAI protocol's completions and returns
+    `prompt_logprobs`, as vLLM does. most: its cap of log-probabilities (vLLM: --max-logprobs);
+    sequences: prompts in one request; tries and wait_s: retries of what may pass (429, 5xx, a
+    broken connection), with twice the wait each time; timeout_s: of one request."""
+
+    def __init__(self, url: str, model: str, *, key: str | None = None, most: int = 20,
+                 sequences: int = 16, tries: int = 6, wait_s: float = 1, timeout_s: float = 120):
+        self.url, self.model, self.most, self.sequences = url.rstrip("/"), model, most, sequences
+        self.tries, self.wait_s, self.timeout_s = tries, wait_s, timeout_s
+        self.headers = {"Content-Type": "application/json"}
+        if key:
+            self.headers["Authorization"] = f"Bearer {key}"
+        self.answers = ""  # the model that the first answer named
+
+    def __call__(self, text: Text, k: int, temperature: float) -> Labels:
+        if k > self.most:
+            raise Error(INVALID, f"{self.url} gives at most {self.most} log-probabilities, but the "
+                                 f"job asks for {k}: lower distill.k, or raise the server's cap")
+        if temperature != 1:
+            raise Error(INVALID, f"{self.url} gives log-probabilities at temperature 1, but the "
+                                 f"job has distill.temperature {temperature}")
+        ids, logprobs = [], []
+        for at in range(0, len(text.sequences), self.sequences):
+            part = text.sequences[at:at + self.sequences]
+            answer = self._post({"model": self.model, "prompt": [list(s) for s, _ in part],
+                                 "max_tokens": 1, "temperature": 0, "prompt_logprobs": k})
+            self._read(answer, part, k, ids, logprobs)
+        return ids, logprobs
+
+    def _post(self, body: dict[str, Any]) -> dict[str, Any]:
+        request = urllib.request.Request(f"{self.url}/completions", json.dumps(body).encode(),
+                                         self.headers)
+        for left in reversed(range(self.tries)):
+            try:
+                with urllib.request.urlopen(request, timeout=self.timeout_s) as answer:
+                    return json.load(answer)
+            except urllib.error.HTTPError as e:
+                why = f"{e.code} {e.read(300).decode(errors='replace')}"
+                if e.code != 429 and e.code < 500:
+                    left = 0
+            except (OSError, ValueError) as e:
+                why = str(e)
+            if not left:
+                raise Error(INVALID, f"{self.url}: {why}")
+            time.sleep(self.wait_s * 2 ** (self.tries - 1 - left))
+        raise AssertionError
+
+    def _read(self, answer: dict[str, Any], part: Sequences, k: int, ids: list[list[int]],
+              logprobs: list[list[float]]) -> None:
+        name = answer.get("model", "")
+        self.answers = self.answers or name
+        if name != self.answers:
+            raise Error(INVALID, f"{self.url} answered as model '{self.answers}' before, and now "
+                                 f"as '{name}': labels of two models must not mix")
+        choices = sorted(answer.get("choices", []), key=lambda c: c.get("index", 0))
+        if len(choices) != len(part):
+            raise Error(INVALID, f"{self.url}: {len(choices)} answers to {len(part)} prompts")
+        for (sequence, prefix), choice in zip(part, choices):
+            rows = choice.get("prompt_logprobs") or []
+            if len(rows) != len(sequence):
+                raise Error(INVALID, f"{self.url}: log-probabilities of {len(rows)} of "
+                                     f"{len(sequence)} tokens: it has shortened the prompt, or "
+                                     "knows no prompt_logprobs")
+            for row in rows[prefix:]:
+                top = sorted(((x["logprob"] if isinstance(x, dict) else x, int(id))
+                              for id, x in row.items()), key=lambda t: (-t[0], t[1]))[:k]
+                if len(top) < k or not all(math.isfinite(p) for p, _ in top):
+                    raise Error(INVALID, f"{self.url}: {len(top)} log-probabilities, not {k}")
+                ids.append([id for _, id in top])
+                logprobs.append([min(p, 0.0) for p, _ in top])

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A teacher or a student without PyTorch, for test_attach_sides.sh.
+usage: side_client.py teacher TOKENIZER [bad | slow]      (with $NEBULA_AGENT)
+       side_client.py student TOKENIZER TEXT FILE [STEP]  FILE keeps the next step; ends at STEP
+       side_client.py server TOKENIZER    the teacher asks a server of this program, which first
+                                          fails in every way"""
+import http.server
+import json
+import math
+import os
+import pathlib
+import sys
+import threading
+import time
+
+import nebula
+from nebula.adapters import Server, teach as teach_with
+
+
+def refuses(what, status, call, *arguments):
+    try:
+        call(*arguments)
+    except nebula.Error as e:
+        if e.status != status:
+            sys.exit(f"{what}: status {e.status}, not {status}: {e}")
+        print(f"{what}: {e}", flush=True)
+        return
+    sys.exit(f"{what} was accepted")
+
+
+def labels_of(text, k):
+    """Most of the mass on the target, less on the next ids."""
+    ids, logp = [], []
+    for s, prefix in text.sequences:
+        for target in s[prefix:]:
+            ids.append([(target + i) % 400 for i in range(k)])
+            logp.append([math.log(0.8 * 0.2 ** i) for i in range(k)])
+    return ids, logp
+
+
+def with_first(rows, value, at=0):
+    return [[*rows[0][:at], value, *rows[0][at + 1:]], *rows[1:]]
+
+
+def bad_labels(t, text):
+    ids, logp = labels_of(text, t.k)
+    late = nebula.Text(text.step + 1, text.student, text.sequences)
+    other = nebula.Text(text.step, text.student + 1, text.sequences)
+    for what, *arguments in [
+            ("positive", text, ids, with_first(logp, 0.5)),
+            ("nan", text, ids, with_first(logp, math.nan, 1)),
+            ("unsorted", text, ids, with_first(logp, -0.1, 2)),
+            ("outside", text, with_first(ids, 400), logp),
+            ("negative", text, with_first(ids, -1), logp),
+            ("twice", text, with_first(ids, ids[0][1]), logp),
+            ("mass", text, ids, with_first(with_first(logp, -0.1), -0.1, 1)),
+            ("rows", text, ids[1:], logp[1:]),
+            ("wide", text, *labels_of(text, t.k_max + 1)),
+            ("step", late, ids, logp),
+            ("student", other, ids, logp)]:
+        refuses(what, 1, t.put, *arguments)
+
+
+def teach(tokenizer, how=""):
+    with nebula.teacher(tokenizer) as t:
+        for text in t:
+            if how == "bad" and text.step % 5 == 0:
+                bad_labels(t, text)
+            if how == "slow":
+                time.sleep(0.15)
+            t.put(text, *labels_of(text, t.k))
+            print(f"labels of {text.step}", flush=True)
+        print(f"state {t.state}", flush=True)
+
+
+def learn(tokenizer, texts, file, end="1000000"):
+    lines = [json.loads(line) for line in open(texts)]
+    kept = pathlib.Path(file)
+    begin = json.loads(kept.read_text()) if kept.exists() else 0
+
+    def text(step):
+        return [tuple(lines[(step * 8 + i) % len(lines)]) for i in range(8)]
+    with nebula.student(text, tokenizer, step=begin) as s:
+        if begin == 0:
+            refuses("no target", 1, s.ask, [([1, 2], 2)] * 8)
+            refuses("few", 1, s.ask, [([1, 2], 1)])
+            refuses("outside", 1, s.ask, [([1, s.vocab], 1)] * 8)
+            refuses("long", 1, s.ask, [([1] * (s.seq_len + 2), 1)] * 8)
+            refuses("many", 1, s.ask, [([1] * (s.seq_len + 1), 1)] * 80)
+        for batch, labels in s:
+            if s.step == 0:
+                refuses("credit", 8, s.ask, text(s.ahead))
+            rows = [sum(map(math.exp, labels.logprobs[i * labels.k:(i + 1) * labels.k]))
+                    + labels.tails[i] for i in range(batch.rows)]
+            if len(labels.ids) != batch.rows * labels.k or max(abs(r - 1) for r in rows) > 0.02:
+                sys.exit(f"step {batch.step}: no labels: {rows[:3]}")
+            s.learned(2.0 - s.step / 100, batch.rows)
+            kept.with_suffix(".new").write_text(str(s.step))
+            os.replace(kept.with_suffix(".new"), kept)
+            s.saved()
+            print(f"learned {batch.step}", flush=True)
+            if s.step >= int(end):
+                os._exit(9)
+        print(f"state {s.state}", flush=True)
+        if s.state == nebula.DONE:
+            s.close(1.25)
+
+
+class Answers(http.server.BaseHTTPRequestHandler):
+    """Completions with prompt_logprobs, as vLLM answers. how: the next answers, then good ones."""
+    how = []
+    asked = 0
+
+    def log_message(self, *_):
+        pass
+
+    def do_POST(self):
+        Answers.asked += 1
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        how = Answers.how.pop(0) if Answers.how else "good"
+        if how == "slow":
+            time.sleep(1.5)
+        if how in ("500", "400"):
+            self.send_error(int(how), "out of order")
+            return
+        k, choices = body["prompt_logprobs"], []
+        for i, prompt in enumerate(body["prompt"]):
+            rows = [None]
+            for id in prompt[1:]:
+                row = {str((id + j) % 400): {"logprob": math.log(0.8 * 0.2 ** j), "rank": j + 1}
+                       for j in range(k)}
+                rows.append(row | {"399": {"logprob": -30.0, "rank": 77}})  # the prompt's own token
+            choices.append({"index": i, "text": "", "prompt_logprobs": rows})
+        if how == "short":
+            choices[0]["prompt_logprobs"].pop()
+        if how == "fewer":
+            choices.pop()
+        data = json.dumps({"model": "other" if how == "model" else body["model"],
+                           "choices": choices}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+def serve(tokenizer):
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    ask = Server(f"http://127.0.0.1:{server.server_port}/v1", "small", most=20, sequences=2,
+                 tries=3, wait_s=0.01, timeout_s=0.5)
+    text = nebula.Text(0, 1, [([5, 6, 7, 8], 2), ([9, 10, 11], 1)])
+    ids, logprobs = ask(text, 3, 1.0)
+    if [row[0] for row in ids] != [7, 8, 10, 11] or any(len(row) != 3 for row in logprobs):
+        sys.exit(f"labels: {ids}")
+    for what, how in [("cap", []), ("temperature", []), ("truncated", ["short"]),
+                      ("missing", ["fewer"]), ("changed", ["model"]), ("denied", ["400"]),
+                      ("down", ["500"] * 3), ("late", ["slow"] * 3)]:
+        Answers.how = list(how)
+        refuses(what, 1, ask, text, 21 if what == "cap" else 3,
+                2.0 if what == "temperature" else 1.0)
+        if Answers.how:
+            sys.exit(f"{what}: {len(Answers.how)} answers were not asked for")
+    before, Answers.how = Answers.asked, ["500", "slow"]  # both pass
+    ask(text, 3, 1.0)
+    if Answers.asked != before + 3:
+        sys.exit(f"{Answers.asked - before} tries")
+    with nebula.teacher(tokenizer) as t:
+        teach_with(t, ask)
+        print(f"state {t.state}", flush=True)
+
+
+print(f"pid {os.getpid()}", flush=True)
+{"teacher": teach, "student": learn, "server": serve}[sys.argv[1]](*sys.argv[2:])
