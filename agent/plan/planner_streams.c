@@ -109,6 +109,7 @@ static struct agent_planned_side side_of(const struct planning *p, int32_t i,
             .frozen = !w.learns,
             .copy = j->checkpoint_every && j->checkpoint_copy,
             .outer = role == AGENT_ROLE_STUDENT && agent_distill_federates(j),
+            .members = agent_job_exchanging(j),
             .ranks_a_host = 1,
             .share = agent_planner_share(c, site),
         }};
@@ -116,6 +117,7 @@ static struct agent_planned_side side_of(const struct planning *p, int32_t i,
         at.job.trainable = (struct intra_trainable){.mode = INTRA_TRAIN_FULL};
     agent_planner_place(j, i, site, 1, &at);
     at.job.outer_device = at.job.outer_device && at.job.outer;
+    bool known = !at.job.outer || agent_plan_frames(j, &at.job) == NEB_OK;
     struct agent_planned_side x = {.role = role,
                                    .job = at.job,
                                    .learns = w.learns,
@@ -123,11 +125,11 @@ static struct agent_planned_side side_of(const struct planning *p, int32_t i,
                                    .no_bf16 = at.no_bf16};
     bool may_leave = x.job.outer_device && c->outer_state == AGENT_OUTER_AUTO;
     intra_cost_step(&x.job, &w, r, &x.cost);
-    x.fits = fits(&x, site, may_leave ? INTER_OUTER_SPARE_BYTES : 0);
+    x.fits = known && fits(&x, site, may_leave ? INTER_OUTER_SPARE_BYTES : 0);
     if (!x.fits && may_leave) { // the workers do the same
         x.job.outer_device = false;
         intra_cost_step(&x.job, &w, r, &x.cost);
-        x.fits = fits(&x, site, 0);
+        x.fits = known && fits(&x, site, 0);
     }
     x.batch_s = role == AGENT_ROLE_GENERATOR ? generator_batch_s(j, &x.job, w, r, x.cost.step_s)
                                              : x.cost.step_s;

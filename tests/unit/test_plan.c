@@ -240,6 +240,9 @@ static void test_receivers(void **state) {
     (void)state;
     struct agent_job j = job_with((const char *const[]){"sync.interval=20", NULL});
     struct agent_plan two, p;
+    assert_int_equal(agent_job_plan(&j, 0, &p), NEB_OK);
+    assert_true(p.attached_bytes == 0);
+    j.clusters[0].launcher = AGENT_LAUNCHER_ATTACH;
     assert_int_equal(agent_job_plan(&j, 0, &two), NEB_OK);
     assert_true(two.others == 1 && two.bytes == 5 * two.bytes_per_exchange);
     for (j.n_clusters = 3; j.n_clusters < 6; j.n_clusters++) {
