@@ -178,6 +178,17 @@ def arrow():
         m.flush()
     except ImportError:
         print("missing: numpy")
+    try:
+        import torch
+        from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
+
+        b = IndexedDatasetBuilder(str(out / "mcore.bin"), dtype=np.uint16)
+        for d in docs:
+            ids = torch.tensor(list(d.encode()))
+            b.add_document(ids, [len(ids) // 2, len(ids) - len(ids) // 2])
+        b.finalize(str(out / "mcore.idx"))
+    except ImportError:
+        print("missing: torch or megatron-core")
 
 
 vocabulary()
