@@ -360,7 +360,7 @@ enum neb_status neb_fs_copy(const char *from, const char *to, mode_t mode) {
 }
 
 enum neb_status neb_fs_remove(const char *path) {
-    if (unlink(path) != 0 && errno != ENOENT)
+    if (neb_fault("unlink") ? (errno = EIO, true) : unlink(path) != 0 && errno != ENOENT)
         return neb_fail_errno("cannot remove %s", path);
     return NEB_OK;
 }

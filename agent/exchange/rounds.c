@@ -70,7 +70,11 @@ static void unit_counts(void *user, int32_t unit, uint64_t *out) {
 enum neb_status exchange_resubmit(struct agent_exchange *x, int32_t f) {
     const struct agent_flight *t = &x->flight[f];
     struct agent_ipc_part part = {t->blob.p, t->blob.len};
+    const struct agent_part_key key = {f, x->frags[f].round, t->retries};
+    bool carried = agent_shards_carried(x->shards) && !exchange_follows(x, f);
     char hex[33];
+    if (carried)
+        NEB_TRY(agent_shards_send(x->shards, &key));
     exchange_digest_hex(&x->kept[f].last_digest, hex);
     json_t *head = json_pack(
         "{s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:s,s:o}", "op", "update", "again",
@@ -78,6 +82,8 @@ enum neb_status exchange_resubmit(struct agent_exchange *x, int32_t f) {
         "tokens", (json_int_t)t->tokens, "step", (json_int_t)x->frags[f].send_step, "steps",
         (json_int_t)t->steps, "missed", (json_int_t)t->missed, "final", x->frags[f].sent_final,
         "digest", hex, "measure", exchange_plan_measure(x, f));
+    if (head && carried)
+        json_object_set_new(head, "carried", json_true());
     return agent_ipc_send(x->link.ipc, NULL, head, &part, 1);
 }
 
@@ -94,19 +100,55 @@ static uint32_t missed_by(const struct agent_exchange *x, int32_t f, uint32_t co
     return counted < most ? counted : (uint32_t)most;
 }
 
-enum neb_status exchange_encode(struct agent_exchange *x, int32_t f,
-                                const struct cmp_codec *codec) {
+// Notes what has begun. It ends at once if nothing may be deferred.
+static enum neb_status begun(struct agent_exchange *x, enum exchange_begun what, int32_t f,
+                             neb_ns since) {
+    x->pending.is = what;
+    x->pending.f = f;
+    x->pending.since = since;
+    x->sync_s += neb_seconds(neb_now() - since);
+    return agent_shards_deferred(x->shards) ? NEB_OK : exchange_complete(x, true);
+}
+
+static enum neb_status encode_begin(struct agent_exchange *x, int32_t f,
+                                    const struct cmp_codec *codec) {
     struct agent_flight *t = &x->flight[f];
     struct count_source counts = {x, f};
-    bool measured = x->job.sync.tune.mode == AGENT_TUNE_AUTO;
     NEB_TRY(count(x, x->counters));
     if (exchange_follows(x, f)) {
         neb_buf_clear(&t->blob);
         cmp_update_begin(&t->blob, 0);
+        t->payload = t->blob.len;
         return neb_buf_check(&t->blob);
     }
-    return agent_shards_encode(x->shards, f, x->frags[f].round, codec, unit_counts, &counts,
-                               measured ? &t->error : NULL, &t->blob);
+    return agent_shards_encode_begin(x->shards, f, x->frags[f].round, codec, unit_counts, &counts,
+                                     x->job.sync.tune.mode == AGENT_TUNE_AUTO, &t->blob);
+}
+
+static enum neb_status encode_end(struct agent_exchange *x, int32_t f) {
+    struct agent_flight *t = &x->flight[f];
+    bool measured = x->job.sync.tune.mode == AGENT_TUNE_AUTO;
+    if (exchange_follows(x, f))
+        return NEB_OK;
+    enum neb_status st = agent_shards_encode_end(x->shards, measured ? &t->error : NULL, &t->blob);
+    t->payload = agent_shards_payload(x->shards, f);
+    return st;
+}
+
+enum neb_status exchange_encode(struct agent_exchange *x, int32_t f,
+                                const struct cmp_codec *codec) {
+    NEB_TRY(encode_begin(x, f, codec));
+    return encode_end(x, f);
+}
+
+// The update is encoded: submits it.
+static enum neb_status sent(struct agent_exchange *x, int32_t f) {
+    struct agent_flight *t = &x->flight[f];
+    NEB_TRY(encode_end(x, f));
+    t->sent_at = neb_now();
+    t->encode_s = neb_seconds(t->sent_at - x->pending.since);
+    x->payload_bytes += t->payload;
+    return exchange_resubmit(x, f);
 }
 
 enum neb_status exchange_send(struct agent_exchange *x, int32_t f) {
@@ -114,6 +156,7 @@ enum neb_status exchange_send(struct agent_exchange *x, int32_t f) {
     struct agent_flight *t = &x->flight[f];
     struct exchange_fragment *k = &x->kept[f];
     neb_ns start = neb_now();
+    NEB_TRY(exchange_complete(x, true));
     exchange_heartbeat(x, false, 0);
     t->retries = g->in_flight ? t->retries + 1 : 0;
     t->steps = x->step > k->steps_base ? (uint32_t)(x->step - k->steps_base) : 0;
@@ -121,9 +164,7 @@ enum neb_status exchange_send(struct agent_exchange *x, int32_t f) {
     bool merge = g->missed > (uint32_t)x->job.sync.merge_after;
     struct cmp_codec codec;
     NEB_TRY(exchange_plan_codec(x, f, merge, &codec));
-    NEB_TRY(exchange_encode(x, f, &codec));
-    t->sent_at = neb_now();
-    t->encode_s = neb_seconds(t->sent_at - start);
+    NEB_TRY(encode_begin(x, f, &codec));
     t->stall_s = 0;
     memcpy(k->counts_sent, x->counters, x->trainer.n_counters * sizeof *x->counters);
     t->tokens = x->all_tokens > k->tokens_base && !exchange_follows(x, f)
@@ -140,14 +181,11 @@ enum neb_status exchange_send(struct agent_exchange *x, int32_t f) {
     for (size_t i = 0; i < x->merges.n; i++) // a repeated run merges at the logged step
         if (x->merges.log[i].fragment == (uint32_t)f && x->merges.log[i].round == g->round)
             g->merge_step = x->merges.log[i].step;
-    x->payload_bytes += t->blob.len;
     x->masked_sent += x->sum != NULL;
     x->payload_params += agent_job_groups(&x->job) == 1
                              ? x->elements / (uint64_t)exchange_fragments(x)
                              : k->elements;
-    NEB_TRY(exchange_resubmit(x, f));
-    x->sync_s += neb_seconds(neb_now() - start);
-    return NEB_OK;
+    return begun(x, EXCHANGE_SENDS, f, start);
 }
 
 static void take_plan(struct agent_flight *t, const json_t *plan) {
@@ -171,10 +209,10 @@ static void take_plan(struct agent_flight *t, const json_t *plan) {
     t->planned = true;
 }
 
-enum neb_status exchange_take_commit(struct agent_exchange *x, const struct agent_ipc_msg *m) {
+enum neb_status exchange_take_commit(struct agent_exchange *x, struct agent_ipc_msg *m) {
     int64_t f = agent_ipc_int(m, "fragment", -1), round = agent_ipc_int(m, "round", -1);
     json_t *entries = json_object_get(m->head, "entries"), *e;
-    size_t i, at = 0;
+    size_t i;
     if (f < 0 || f >= exchange_fragments(x) || json_array_size(entries) != m->n_parts)
         return neb_fail(NEB_ERR_FORMAT, "the agent sent a malformed commit");
     struct agent_fragment *g = &x->frags[f];
@@ -182,10 +220,7 @@ enum neb_status exchange_take_commit(struct agent_exchange *x, const struct agen
     int32_t owner = agent_job_fragment_owner(&x->job, (int32_t)f);
     if (t->here || round != (int64_t)g->round)
         return NEB_OK; // a duplicate, or a later round: exchange_merge asks for it in time
-    neb_buf_clear(&t->bytes);
-    for (i = 0; i < m->n_parts; i++)
-        neb_buf_add(&t->bytes, m->parts[i].p, m->parts[i].len);
-    NEB_TRY(neb_buf_check(&t->bytes));
+    agent_ipc_msg_take_parts(&t->message, m);
     t->n = 0;
     t->mine = t->at_cursor = false;
     t->cursor = (int64_t)json_integer_value(json_object_get(m->head, "cursor"));
@@ -195,13 +230,13 @@ enum neb_status exchange_take_commit(struct agent_exchange *x, const struct agen
         // this process does not have what was sent before the disk was lost
         bool mine = own && !x->lost;
         t->former |= own && json_integer_value(json_object_get(e, "attempt")) < x->incarnation;
-        at += m->parts[i].len;
         t->mine |= mine;
         if (owner >= 0 && owner != json_integer_value(json_object_get(e, "member")))
             continue; // an empty update
+        t->commit.index[t->n] = (uint8_t)i;
         t->parts[t->n++] = (struct inter_outer_part){
-            .blob = t->bytes.p + at - m->parts[i].len,
-            .len = m->parts[i].len,
+            .blob = t->message.parts[i].p,
+            .len = t->message.parts[i].len,
             .mine = mine,
             .tokens = (uint64_t)json_integer_value(json_object_get(e, "tokens")),
             .weight = (uint64_t)json_integer_value(json_object_get(e, "weight")),
@@ -295,17 +330,17 @@ static enum neb_status flip_for_test(const struct agent_exchange *x) {
     if (!neb_fault(point))
         return NEB_OK;
     inter_outer_arrays(x->outer, arrays);
+    agent_shards_join(x->shards);
     NEB_TRY(inter_outer_pull(x->outer));
     arrays[0].p[0] += 0.001f;
     return inter_outer_push(x->outer);
 }
 
-static void say_round(struct agent_exchange *x, int32_t f, neb_ns start) {
+static json_t *round_line(const struct agent_exchange *x, int32_t f, neb_ns start) {
     const struct agent_fragment *g = &x->frags[f];
     const struct agent_flight *t = &x->flight[f];
     const struct cmp_variant *level = cmp_level(t->codec);
-    char hex[33], codec[32];
-    exchange_digest_hex(&x->kept[f].last_digest, hex);
+    char codec[32];
     cmp_codec_name(t->missed > (uint32_t)x->job.sync.merge_after ? &x->kept[f].merge_codec
                                                                  : &x->kept[f].codec,
                    codec, sizeof codec);
@@ -313,18 +348,73 @@ static void say_round(struct agent_exchange *x, int32_t f, neb_ns start) {
         snprintf(codec, sizeof codec, "%s", level->name);
     if (x->sum)
         snprintf(codec, sizeof codec, "sum16");
-    exchange_metrics(
-        x,
-        json_pack(
-            "{s:s,s:I,s:I,s:I,s:I,s:s,s:I,s:s,s:f,s:f,s:f,s:f,s:b,s:I,s:I,s:f,s:f,s:f,s:I,s:i}",
-            "kind", "round", "updates", (json_int_t)t->n, "round", (json_int_t)g->round, "fragment",
-            (json_int_t)f, "step", (json_int_t)x->step, "digest", hex, "payload_bytes",
-            (json_int_t)t->blob.len, "codec", codec, "encode_s", t->encode_s, "travel_s",
-            neb_seconds(t->arrived_at - t->sent_at), "held_s", neb_seconds(start - t->arrived_at),
-            "apply_s", neb_seconds(neb_now() - start), "merge", t->merge, "missed",
-            (json_int_t)t->missed, "overlap", (json_int_t)(g->merge_step - g->send_step), "stall_s",
-            t->stall_s, "error", (double)t->error, "share", own_share(t), "tokens",
-            (json_int_t)t->tokens, "interval", agent_schedule_interval(&x->schedule, x->step)));
+    return json_pack(
+        "{s:s,s:I,s:I,s:I,s:I,s:s,s:I,s:s,s:f,s:f,s:f,s:f,s:b,s:I,s:I,s:f,s:f,s:f,s:I,s:i}", "kind",
+        "round", "updates", (json_int_t)t->n, "round", (json_int_t)g->round, "fragment",
+        (json_int_t)f, "step", (json_int_t)x->step, "digest", "", "payload_bytes",
+        (json_int_t)t->payload, "codec", codec, "encode_s", t->encode_s, "travel_s",
+        neb_seconds(t->arrived_at - t->sent_at), "held_s", neb_seconds(start - t->arrived_at),
+        "apply_s", neb_seconds(neb_now() - start), "merge", t->merge, "missed",
+        (json_int_t)t->missed, "overlap", (json_int_t)(g->merge_step - g->send_step), "stall_s",
+        t->stall_s, "error", (double)t->error, "share", own_share(t), "tokens",
+        (json_int_t)t->tokens, "interval", agent_schedule_interval(&x->schedule, x->step));
+}
+
+static enum neb_status merged(struct agent_exchange *x, int32_t f) {
+    json_t *line = x->pending.line;
+    char hex[33];
+    x->pending.line = NULL;
+    enum neb_status st = agent_shards_merge_end(x->shards, &x->kept[f].last_digest);
+    exchange_digest_hex(&x->kept[f].last_digest, hex);
+    json_object_set_new(line, "digest", json_string(hex));
+    if (st == NEB_OK)
+        exchange_metrics(x, line);
+    else
+        json_decref(line);
+    return st;
+}
+
+enum neb_status exchange_complete(struct agent_exchange *x, bool wait) {
+    enum exchange_begun is = x->pending.is;
+    neb_ns start = neb_now();
+    if (is == EXCHANGE_NOTHING || (!wait && agent_shards_busy(x->shards)))
+        return NEB_OK;
+    x->pending.is = EXCHANGE_NOTHING;
+    agent_shards_join(x->shards);
+    if (is == EXCHANGE_SENDS)
+        NEB_TRY(sent(x, x->pending.f));
+    if (is == EXCHANGE_MERGES)
+        NEB_TRY(merged(x, x->pending.f));
+    x->sync_s += neb_seconds(neb_now() - start);
+    return NEB_OK;
+}
+
+// The round of fragment f as its commit says.
+static struct inter_outer_round round_of(const struct agent_exchange *x, int32_t f) {
+    const struct agent_flight *t = &x->flight[f];
+    return (struct inter_outer_round){
+        t->parts, t->n, t->eta, t->mu, t->merge, t->all_final || exchange_follows(x, f), &t->seeds};
+}
+
+static enum neb_status open_commit(struct agent_exchange *x, int32_t f) {
+    const struct inter_outer_round r = round_of(x, f);
+    x->flight[f].commit.round = x->frags[f].round;
+    agent_shards_expect(x->shards, &x->flight[f].commit);
+    return agent_shards_open(x->shards, f, &r);
+}
+
+enum neb_status exchange_open_next(struct agent_exchange *x) {
+    if (!agent_shards_deferred(x->shards) || x->pending.is || agent_shards_opened(x->shards) >= 0)
+        return NEB_OK;
+    for (int32_t f = 0; f < exchange_fragments(x); f++) {
+        const struct agent_fragment *g = &x->frags[f];
+        const struct agent_flight *t = &x->flight[f];
+        if (!g->in_flight || !t->here || t->rejected || !t->n || x->step >= g->merge_step)
+            continue;
+        NEB_TRY(open_commit(x, f));
+        return begun(x, EXCHANGE_OPENS, f, neb_now());
+    }
+    return NEB_OK;
 }
 
 // Warns when this cluster is left out repeatedly although all links are up: its updates take longer
@@ -344,7 +434,7 @@ static void say_left_out(struct agent_exchange *x, int32_t f) {
              "left out of %u rounds in a row although all links are up: the others had not "
              "received all of its %.3g MB after %.3g s, and they wait sync.grace_s, %g s. Raise "
              "sync.grace_s, or send less (sync.interval, codec, fragments)",
-             x->left_out_rounds, (double)t->blob.len / 1e6, took, (double)x->job.sync.grace_s);
+             x->left_out_rounds, (double)t->payload / 1e6, took, (double)x->job.sync.grace_s);
     exchange_fault(x, text);
 }
 
@@ -352,22 +442,28 @@ enum neb_status exchange_merge(struct agent_exchange *x, int32_t f) {
     struct agent_fragment *g = &x->frags[f];
     struct agent_flight *t = &x->flight[f];
     struct exchange_fragment *k = &x->kept[f];
-    struct inter_outer_round r = {t->parts, t->n, t->eta, t->mu, t->merge, t->all_final, &t->seeds};
+    struct inter_outer_round r = round_of(x, f);
     neb_ns start = neb_now();
     bool foreign = !g->in_flight; // others continued without us
+    NEB_TRY(exchange_complete(x, true));
     exchange_heartbeat(x, false, 0);
     NEB_TRY(exchange_log_merge(x, f));
-    r.last = r.last || exchange_follows(x, f); // θ_m becomes θ
     // an update that is taken over contains the same steps as the work of this incarnation
     bool reject = drop_rejected(x, f) || t->taken_over;
-    NEB_TRY(agent_shards_merge(x->shards, f, reject, &r, &k->last_digest));
+    if (agent_shards_deferred(x->shards) && agent_shards_opened(x->shards) != f && r.n && !reject)
+        NEB_TRY(open_commit(x, f));
+    t->commit.round = g->round;
+    agent_shards_expect(x->shards, &t->commit);
+    NEB_TRY(agent_shards_merge_begin(x->shards, f, reject, &r));
+    agent_ipc_msg_clear(&t->message);
+    neb_buf_free(&t->blob);
     if (foreign)
         t->mine = false; // the update is from a previous incarnation
     x->left_out_rounds = t->mine ? 0 : x->left_out_rounds;
     if (t->mine) // otherwise tokens and row counts carry over, like the residual
         NEB_TRY(settle_counts(x, f));
     NEB_TRY(flip_for_test(x));
-    say_round(x, f, start);
+    x->pending.line = round_line(x, f, start);
     exchange_plan_merged(x, f);
     if (t->taken_over || (t->mine && t->cursor > g->send_step)) // the commits contain them
         g->missed = 0;
@@ -384,7 +480,7 @@ enum neb_status exchange_merge(struct agent_exchange *x, int32_t f) {
     g->merged_step = x->step;
     g->finished = t->all_final;
     x->rounds++;
-    x->sync_s += neb_seconds(neb_now() - start);
+    NEB_TRY(begun(x, EXCHANGE_MERGES, f, start));
     return g->finished ? NEB_OK : exchange_request_commit(x, f);
 }
 

@@ -2,8 +2,10 @@
 // What the ranks of a mesh do in an encode, a merge and a digest (drawn in shards.h). Every rank
 // takes part in every call, even if it owns nothing of the fragment: its rows must reach the
 // owners, and merged rows must reach it.
+#include "agent/base/log.h"
 #include "agent/exchange/shards_state.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,11 +34,6 @@ static const uint64_t *own_counts(void *user, int32_t unit) {
     return o->counts[unit];
 }
 
-struct encoded { // what an owner reports about its part
-    uint64_t bytes;
-    float error;
-};
-
 // Position of `unit` among this rank's units of the fragment; -1: another rank owns it.
 static int32_t among_own(const struct agent_shards *o, int32_t f, int32_t unit) {
     int32_t k = 0;
@@ -45,68 +42,82 @@ static int32_t among_own(const struct agent_shards *o, int32_t f, int32_t unit) 
     return unit >= 0 && o->local[unit] >= 0 ? k : -1;
 }
 
-// Refuses a size larger than any codec makes from the units of rank r.
-static enum neb_status believable(const struct agent_shards *o, int r, uint64_t bytes) {
-    enum { PER_ELEMENT = 16, BESIDES = 1 << 20 };
-    uint64_t most = o->load[r] * PER_ELEMENT + BESIDES;
-    return bytes <= most
-               ? NEB_OK
-               : neb_fail(
-                     NEB_ERR_FORMAT,
-                     "rank %d announces an update of %llu bytes, but at most %llu are possible", r,
-                     (unsigned long long)bytes, (unsigned long long)most);
-}
-
-// Collects all parts on rank 0, in o->pieces.
-static enum neb_status collect(struct agent_shards *o, float mine, float *error) {
-    struct encoded e = {o->pieces[0].len, mine};
-    if (o->rank != 0) {
-        NEB_TRY(shards_post(o, &e, sizeof e, 0, SHARDS_TAG_SIZES));
-        return shards_post(o, o->pieces[0].p, o->pieces[0].len, 0, SHARDS_TAG_FRAMES);
-    }
-    float sum = mine;
-    for (int r = 1; r < o->ranks; r++) {
-        struct neb_buf *b = &o->pieces[r];
-        NEB_TRY(shards_take(o, &e, sizeof e, r, SHARDS_TAG_SIZES));
-        NEB_TRY(believable(o, r, e.bytes));
-        neb_buf_clear(b);
-        NEB_TRY(neb_buf_reserve(b, e.bytes));
-        NEB_TRY(shards_take(o, b->p, e.bytes, r, SHARDS_TAG_FRAMES));
-        b->len = e.bytes;
-        sum += e.error; // only one rank measures, the others send 0
-    }
-    if (error)
-        *error = sum;
-    return NEB_OK;
-}
-
-static enum neb_status join(struct agent_shards *o, struct neb_buf *out) {
-    struct cmp_update_piece *all = calloc((size_t)o->ranks, sizeof *all);
-    if (!all)
-        return neb_fail(NEB_ERR_NOMEM, "out of memory for the parts of an update");
-    for (int r = 0; r < o->ranks; r++)
-        all[r] = (struct cmp_update_piece){o->pieces[r].p, o->pieces[r].len};
-    neb_buf_clear(out);
-    enum neb_status st = cmp_update_join(all, (size_t)o->ranks, out);
-    free(all);
+// Notes the error of the sample, if this rank owns it.
+static enum neb_status measure(struct agent_shards *o, enum neb_status st) {
+    struct shards_side *s = &o->side;
+    int32_t k = among_own(o, s->encode.f, s->encode.sample);
+    s->error = 0;
+    if (st == NEB_OK && k >= 0)
+        s->error = inter_outer_unit_error(o->outer, s->encode.f, k, s->own->p, s->own->len);
     return st;
 }
 
+// Names the first value that is not finite, from the parameters at the send.
+static enum neb_status name_bad(struct agent_shards *o, int32_t f) {
+    struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
+    inter_outer_arrays(o->outer, arrays);
+    NEB_TRY(inter_outer_pull(o->outer));
+    for (int32_t k = 0; k < o->mine; k++) {
+        const struct agent_unit *u = &o->t.units[o->own[k]];
+        const float *x = arrays[INTER_OUTER_ARRAYS - 1].p + inter_outer_unit_at(o->outer, k);
+        for (size_t i = 0; o->fragment[o->own[k]] == f && i < agent_unit_size(u); i++)
+            if (!isfinite(x[i]))
+                return neb_fail(NEB_ERR_INVALID,
+                                "tensor %s: element %lld of row %lld is not a finite number on "
+                                "rank %d. Continue from the newest checkpoint",
+                                u->tensor, (long long)(u->col0 + (int64_t)(i % u->cols)),
+                                (long long)(u->row0 + (int64_t)(i / u->cols)), o->rank);
+    }
+    return NEB_ERR_INVALID;
+}
+
+// On a device, after the parameters are read: no tensor of the trainer is needed any more.
+static enum neb_status encode_there(struct agent_shards *o) {
+    const struct shards_encode *a = &o->side.encode;
+    enum neb_status st = inter_outer_encode(o->outer, a->f, &a->codec, own_counts, o, o->side.own);
+    return st == NEB_ERR_INVALID ? name_bad(o, a->f) : measure(o, st);
+}
+
+static enum neb_status encode_waves(struct agent_shards *o, const struct shards_encode *a,
+                                    struct neb_buf *blob) {
+    enum neb_status st = NEB_OK;
+    for (struct shards_wave w = {.f = a->f}; shards_next(o, &w);) {
+        NEB_TRY(shards_read(o, &w)); // also after a failure here, because it is collective
+        if (agent_shards_deferred(o)) {
+            inter_outer_form(o->outer, a->f);
+            shards_joint(o, false);
+            shards_side_start(o, encode_there);
+            return NEB_OK;
+        }
+        if (o->masked && o->rank == 0)
+            st = inter_outer_encode_masked(o->outer, a->f, a->round, blob);
+        else if (!o->masked && st == NEB_OK)
+            st = inter_outer_encode(o->outer, a->f, &a->codec, own_counts, o, o->side.own);
+    }
+    o->side.st = o->masked ? st : measure(o, st);
+    return NEB_OK;
+}
+
 enum neb_status shards_do_encode(struct agent_shards *o, const struct shards_encode *a,
-                                 agent_shards_counts *counts, void *user, float *error,
-                                 struct neb_buf *blob) {
-    struct neb_buf *own = o->ranks == 1 ? blob : &o->pieces[0];
-    NEB_TRY(shards_read(o, a->f));
-    if (o->masked)
-        return shards_agree(
-            o, o->rank == 0 ? inter_outer_encode_masked(o->outer, a->f, a->round, blob) : NEB_OK);
-    NEB_TRY(pass_counts(o, a->f, counts, user));
-    enum neb_status st = inter_outer_encode(o->outer, a->f, &a->codec, own_counts, o, own);
-    NEB_TRY(shards_agree(o, st));
-    int32_t k = among_own(o, a->f, a->sample);
-    float mine = k < 0 ? 0 : inter_outer_unit_error(o->outer, a->f, k, own->p, own->len);
-    NEB_TRY(collect(o, mine, error));
-    return o->rank == 0 && o->ranks > 1 ? join(o, blob) : NEB_OK;
+                                 agent_shards_counts *counts, void *user, struct neb_buf *blob) {
+    o->side.encode = *a;
+    if (o->side.opened == a->f) // the residual changes
+        o->side.opened = -1;
+    o->side.own = o->carried && o->rank         ? &o->sent[a->f]
+                  : o->carried || o->ranks == 1 ? blob
+                                                : &o->pieces[0];
+    if (!o->masked)
+        NEB_TRY(pass_counts(o, a->f, counts, user));
+    return encode_waves(o, a, blob);
+}
+
+enum neb_status shards_do_encoded(struct agent_shards *o, float *error, struct neb_buf *blob) {
+    int32_t f = o->side.encode.f;
+    NEB_TRY(intra_comm_agree(o->t.world, o->side.st));
+    if (!o->masked)
+        return shards_collect(o, f, o->side.error, error, o->side.own, blob);
+    o->payload[f] = o->rank == 0 ? blob->len : 0;
+    return NEB_OK;
 }
 
 // The unit whose error counts as the error of the update: the same unit as on one rank.
@@ -120,120 +131,172 @@ static enum neb_status sample(const struct agent_shards *o, int32_t f, int32_t *
     return NEB_OK;
 }
 
+enum neb_status agent_shards_encode_begin(struct agent_shards *o, int32_t f, uint32_t round,
+                                          const struct cmp_codec *codec,
+                                          agent_shards_counts *counts, void *user, bool measured,
+                                          struct neb_buf *out) {
+    struct shards_encode a = {.f = f, .sample = -1, .round = round, .codec = *codec};
+    if (measured && !o->masked)
+        NEB_TRY(sample(o, f, &a.sample));
+    NEB_TRY(shards_begin(o, SHARDS_ENCODE, &a, sizeof a));
+    return shards_do_encode(o, &a, counts, user, out);
+}
+
+enum neb_status agent_shards_encode_end(struct agent_shards *o, float *error, struct neb_buf *out) {
+    int32_t f = o->side.encode.f;
+    NEB_TRY(shards_begin(o, SHARDS_ENCODED, &f, sizeof f));
+    return shards_do_encoded(o, error, out);
+}
+
 enum neb_status agent_shards_encode(struct agent_shards *o, int32_t f, uint32_t round,
                                     const struct cmp_codec *codec, agent_shards_counts *counts,
                                     void *user, float *error, struct neb_buf *out) {
-    struct shards_encode a = {.f = f, .sample = -1, .round = round, .codec = *codec};
-    if (error && !o->masked)
-        NEB_TRY(sample(o, f, &a.sample));
-    NEB_TRY(shards_begin(o, SHARDS_ENCODE, &a, sizeof a));
-    return shards_do_encode(o, &a, counts, user, error, out);
+    NEB_TRY(agent_shards_encode_begin(o, f, round, codec, counts, user, error != NULL, out));
+    return agent_shards_encode_end(o, error, out);
 }
 
 // ---- merge ----
 
-// Rank 0: cuts each committed update by owners.
-static enum neb_status cut(struct agent_shards *o, const struct inter_outer_round *r) {
-    for (int to = 0; to < o->ranks; to++) {
-        struct neb_buf *b = &o->pieces[to];
-        uint64_t *sizes = o->sizes + (size_t)to * INTER_PARTS_MAX;
-        neb_buf_clear(b);
-        for (size_t p = 0; p < r->n; p++) {
-            size_t at = b->len;
-            NEB_TRY(
-                cmp_update_cut(r->parts[p].blob, r->parts[p].len, o->owner, (uint32_t)o->n, to, b));
-            sizes[p] = b->len - at;
-        }
-    }
-    return NEB_OK;
-}
-
-static enum neb_status pass_parts(struct agent_shards *o, uint32_t n) {
-    size_t head = n * sizeof *o->sizes;
-    for (int to = 1; o->rank == 0 && to < o->ranks; to++) {
-        const struct neb_buf *b = &o->pieces[to];
-        NEB_TRY(
-            shards_post(o, o->sizes + (size_t)to * INTER_PARTS_MAX, head, to, SHARDS_TAG_SIZES));
-        NEB_TRY(shards_post(o, b->p, b->len, to, SHARDS_TAG_FRAMES));
-    }
-    if (o->rank == 0)
-        return NEB_OK;
-    uint64_t all = 0;
-    NEB_TRY(shards_take(o, o->sizes, head, 0, SHARDS_TAG_SIZES));
-    // The size is safe: rank 0 holds as much itself, and the gate has checked it.
-    for (uint32_t p = 0; p < n; p++)
-        all += o->sizes[p];
-    neb_buf_clear(&o->pieces[0]);
-    NEB_TRY(neb_buf_reserve(&o->pieces[0], all));
-    NEB_TRY(shards_take(o, o->pieces[0].p, all, 0, SHARDS_TAG_FRAMES));
-    o->pieces[0].len = all;
-    return NEB_OK;
-}
-
-// Applies the round to the units that this rank owns.
-static enum neb_status apply(struct agent_shards *o, const struct shards_merge *a,
-                             struct kern_digest *d) {
-    struct inter_outer_part parts[INTER_PARTS_MAX];
-    struct inter_outer_round r = {parts, a->n, a->eta, a->mu, a->merge, a->last, NULL};
-    const uint8_t *at = o->pieces[0].p;
-    for (uint32_t p = 0; p < a->n; p++) {
-        parts[p] = (struct inter_outer_part){.blob = at,
-                                             .len = o->sizes[p],
-                                             .tokens = a->parts[p].tokens,
-                                             .clip = a->parts[p].clip,
-                                             .mine = a->parts[p].mine,
-                                             .weight = a->parts[p].weight};
-        at += o->sizes[p];
-    }
-    return inter_outer_apply(o->outer, a->f, &r, d);
-}
-
 // True if rank 0 needs the updates as they came: it owns all units.
 static bool undivided(const struct agent_shards *o) { return o->masked || o->ranks == 1; }
 
-static enum neb_status settle_merge(struct agent_shards *o, const struct shards_merge *a,
-                                    const struct inter_outer_round *r, struct kern_digest *d) {
-    if (a->reject)
-        inter_outer_reject(o->outer, a->f);
+// What this rank applies. r: rank 0's.
+static void set_round(struct agent_shards *o, const struct shards_merge *a,
+                      const struct inter_outer_round *r) {
+    struct shards_side *s = &o->side;
+    s->round = (struct inter_outer_round){
+        s->parts, a->n, a->eta, a->mu, a->merge, a->last, r ? r->seeds : NULL};
+    for (uint32_t p = 0; p < a->n; p++) {
+        s->parts[p] = (struct inter_outer_part){.tokens = a->parts[p].tokens,
+                                                .clip = a->parts[p].clip,
+                                                .mine = a->parts[p].mine,
+                                                .weight = a->parts[p].weight};
+        bool whole = undivided(o);
+        s->parts[p].blob = !whole ? o->taken[p].p : r ? r->parts[p].blob : NULL;
+        s->parts[p].len = !whole ? o->taken[p].len : r ? r->parts[p].len : 0;
+    }
+}
+
+static enum neb_status take_commit(struct agent_shards *o, const struct shards_merge *a,
+                                   const struct inter_outer_round *r) {
     if (a->n && !undivided(o))
-        return apply(o, a, d);
-    if (a->n && o->rank == 0)
-        return inter_outer_apply(o->outer, a->f, r, d);
-    inter_outer_skip(o->outer, a->f, d); // a masked sum: the other ranks count versions too
+        NEB_TRY(shards_take_commit(o, a, r));
+    set_round(o, a, r);
     return NEB_OK;
 }
 
-enum neb_status shards_do_merge(struct agent_shards *o, const struct shards_merge *a,
-                                const struct inter_outer_round *r, struct kern_digest *d) {
-    NEB_TRY(shards_read(o, a->f)); // keeps what was learned since the send
-    if (a->n && !undivided(o)) {
-        NEB_TRY(shards_agree(o, o->rank == 0 ? cut(o, r) : NEB_OK));
-        NEB_TRY(pass_parts(o, a->n));
-    }
-    enum neb_status st = settle_merge(o, a, r, d);
-    NEB_TRY(shards_agree(o, st));
-    if (a->last)
-        inter_outer_finish(o->outer, a->f);
-    NEB_TRY(shards_write(o, a->f));
-    return shards_sum_digest(o, a->f, d);
+static enum neb_status open_there(struct agent_shards *o) {
+    o->side.opening = inter_outer_open(o->outer, o->side.f, &o->side.round);
+    return o->side.opening;
 }
 
-enum neb_status agent_shards_merge(struct agent_shards *o, int32_t f, bool reject,
-                                   const struct inter_outer_round *r, struct kern_digest *digest) {
-    struct shards_merge a = {
+enum neb_status shards_do_open(struct agent_shards *o, const struct shards_merge *a,
+                               const struct inter_outer_round *r) {
+    NEB_TRY(take_commit(o, a, r));
+    o->side.f = o->side.opened = a->f;
+    shards_side_start(o, open_there);
+    return NEB_OK;
+}
+
+static enum neb_status settle_merge(struct agent_shards *o, const struct shards_merge *a) {
+    struct shards_side *s = &o->side;
+    if (a->reject)
+        inter_outer_reject(o->outer, a->f);
+    if (a->n && agent_shards_deferred(o)) {
+        s->settling = true;
+        return inter_outer_settle(o->outer, a->f, &s->round);
+    }
+    if (a->n && (o->rank == 0 || !undivided(o)))
+        return inter_outer_apply(o->outer, a->f, &s->round, &s->digest);
+    inter_outer_skip(o->outer, a->f, &s->digest); // a masked sum: other ranks count versions too
+    return NEB_OK;
+}
+
+static enum neb_status settled_there(struct agent_shards *o) {
+    return inter_outer_settled(o->outer, o->side.f, &o->side.digest);
+}
+
+enum neb_status shards_do_merge(struct agent_shards *o, const struct shards_merge *a,
+                                const struct inter_outer_round *r) {
+    struct shards_side *s = &o->side;
+    bool opened = s->opened == a->f;
+    enum neb_status st = opened ? s->opening : NEB_OK;
+    s->settling = false;
+    s->f = a->f;
+    s->opened = opened ? -1 : s->opened;
+    if (opened)
+        set_round(o, a, r);
+    else
+        NEB_TRY(take_commit(o, a, r));
+    for (struct shards_wave w = {.f = a->f}; shards_next(o, &w);) {
+        NEB_TRY(shards_read(o, &w)); // keeps what was learned since the send
+        if (st == NEB_OK)
+            st = settle_merge(o, a);
+        if (a->last && st == NEB_OK)
+            inter_outer_finish(o->outer, a->f);
+        NEB_TRY(shards_write(o, &w)); // also after a failure here, because it is collective
+    }
+    if (a->n && !undivided(o))
+        shards_commit_done(o, a);
+    NEB_TRY(intra_comm_agree(o->t.world, st));
+    s->st = NEB_OK;
+    if (s->settling)
+        shards_side_start(o, settled_there);
+    return NEB_OK;
+}
+
+enum neb_status shards_do_merged(struct agent_shards *o, int32_t f, struct kern_digest *d) {
+    NEB_TRY(intra_comm_agree(o->t.world, o->side.st));
+    *d = o->side.digest;
+    return shards_sum_digest(o, f, d);
+}
+
+static enum neb_status fill(const struct agent_shards *o, int32_t f, bool reject,
+                            const struct inter_outer_round *r, struct shards_merge *a) {
+    *a = (struct shards_merge){
         .f = f, .reject = reject, .merge = r->merge, .last = r->last, .eta = r->eta, .mu = r->mu};
     if (r->n > INTER_PARTS_MAX)
         return neb_fail(NEB_ERR_FORMAT, "the commit has %zu updates, but at most %d are possible",
                         r->n, INTER_PARTS_MAX);
-    a.n = (uint32_t)r->n;
+    a->n = (uint32_t)r->n;
+    a->commit = o->commit;
     for (size_t p = 0; p < r->n; p++) {
-        a.parts[p].tokens = r->parts[p].tokens;
-        a.parts[p].weight = r->parts[p].weight;
-        a.parts[p].clip = r->parts[p].clip;
-        a.parts[p].mine = r->parts[p].mine;
+        a->parts[p].tokens = r->parts[p].tokens;
+        a->parts[p].weight = r->parts[p].weight;
+        a->parts[p].clip = r->parts[p].clip;
+        a->parts[p].mine = r->parts[p].mine;
     }
+    return NEB_OK;
+}
+
+enum neb_status agent_shards_open(struct agent_shards *o, int32_t f,
+                                  const struct inter_outer_round *r) {
+    struct shards_merge a;
+    NEB_TRY(fill(o, f, false, r, &a));
+    NEB_TRY(shards_begin(o, SHARDS_OPEN, &a, sizeof a));
+    return shards_do_open(o, &a, r);
+}
+
+int32_t agent_shards_opened(const struct agent_shards *o) { return o->side.opened; }
+
+enum neb_status agent_shards_merge_begin(struct agent_shards *o, int32_t f, bool reject,
+                                         const struct inter_outer_round *r) {
+    struct shards_merge a;
+    NEB_TRY(fill(o, f, reject, r, &a));
     NEB_TRY(shards_begin(o, SHARDS_MERGE, &a, sizeof a));
-    return shards_do_merge(o, &a, r, digest);
+    return shards_do_merge(o, &a, r);
+}
+
+enum neb_status agent_shards_merge_end(struct agent_shards *o, struct kern_digest *digest) {
+    int32_t f = o->side.f;
+    NEB_TRY(shards_begin(o, SHARDS_MERGED, &f, sizeof f));
+    return shards_do_merged(o, f, digest);
+}
+
+enum neb_status agent_shards_merge(struct agent_shards *o, int32_t f, bool reject,
+                                   const struct inter_outer_round *r, struct kern_digest *digest) {
+    NEB_TRY(agent_shards_merge_begin(o, f, reject, r));
+    return agent_shards_merge_end(o, digest);
 }
 
 enum neb_status shards_do_digest(struct agent_shards *o, int32_t f, struct kern_digest *d) {

@@ -196,6 +196,13 @@ static enum neb_status step(struct nebula *n, const struct nebula_step_stats *s)
 
 int64_t nebula_step_count(const struct nebula *n) { return n ? n->x.step : 0; }
 
+int nebula_set_stream(struct nebula *n, void *stream) {
+    int s = lib_usable(n, "nebula_set_stream");
+    if (!s && n->device)
+        n->device->stream = stream;
+    return s;
+}
+
 int nebula_step_with(struct nebula *n, const struct nebula_step_stats *stats, int *state) {
     LIB_POINT;
     struct nebula_step_stats known = NEBULA_STEP_STATS_INIT;
@@ -354,11 +361,25 @@ static enum neb_status report(struct nebula *n, double eval_loss) {
     return exchange_report(x, results, json_pack("{s:{}}", "eval_by_source"));
 }
 
+// Tells the submitter as well why there is no report.
+static void say_unfinished(struct nebula *n) {
+    char why[512], text[800];
+    neb_last_error(why, sizeof why);
+    snprintf(text, sizeof text,
+             "cluster %s: the attached loop has ended without its report: %s. Mend this and attach "
+             "again: the loop continues from its newest checkpoint",
+             n->x.job.clusters[n->x.cluster].name, why);
+    exchange_fault(&n->x, text);
+}
+
 // Waits for the checkpoint that is being written: the next trainer continues from it.
 static enum neb_status leave(struct nebula *n, double eval_loss) {
     enum neb_status st = n->failed ? NEB_OK : exchange_save_wait(&n->x);
-    if (st == NEB_OK && !n->failed && n->state != NEBULA_TRAIN)
-        return report(n, eval_loss);
+    if (!n->failed && st == NEB_OK && n->state != NEBULA_TRAIN) {
+        if ((st = report(n, eval_loss)) == NEB_OK)
+            return NEB_OK;
+        say_unfinished(n);
+    }
     if (agent_ipc_send(n->x.link.ipc, NULL, json_pack("{s:s}", "op", "detach"), NULL, 0) != NEB_OK)
         neb_debug("the agent is gone");
     return st;

@@ -121,7 +121,7 @@ static enum neb_status set_up_trainer(struct agent_worker *w) {
     t.device_graphs = (enum intra_graphs)c->cuda_graphs;
     t.device_optional = worker_device_optional(w);
     NEB_TRY(worker_device_joined(w, intra_group_create(&t, &c->mesh, w->world, w->K, &w->group)));
-    worker_device_settle(w);
+    worker_device_settle(w, w->group);
     w->model = intra_group_model(w->group);
     if (w->world && w->x.vault)
         NEB_TRY(agent_follow_seal(w->group, w->x.vault)); // each rank seals what it writes

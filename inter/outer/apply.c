@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Applies a commit. The first pass opens and checks all updates; it may fail and changes nothing.
-// The second pass settles, steps and digests.
+// Applies a commit, wave by wave. The first pass opens and checks all updates; it may fail and
+// changes nothing. The second pass settles, steps and digests.
 //
 // On the host the second pass also sums, strip by strip, while a strip is in the cache. On an
 // accelerator reading an update may fail, so the first pass already sums there.
@@ -184,7 +184,10 @@ static enum neb_status settle_unit(void *arg, struct outer_slot *s) {
         float *theta = m->theta + s->at + at, *v = m->v + s->at + at;
         if (!j->g->in_flight) // no update in flight: progress counts from θ
             ops->copy(m->K, m->sent + s->at + at, theta, bytes);
-        NEB_TRY(take_parts(j, s, at, n, !summed, true));
+        if (o->device && o->device->opened == j->g)
+            ops->copy(m->K, m->u + s->at, o->device->rest + s->from, bytes);
+        else
+            NEB_TRY(take_parts(j, s, at, n, !summed, true));
         if (merge)
             ops->zero(m->K, v, bytes);
         ops->exact_outer_step(m->K, theta, v, whole ? s->mean + at : sum_of(o, s),
@@ -215,10 +218,10 @@ static uint64_t weight_of(const struct inter_outer_part *p) {
     return p->weight ? p->weight : p->tokens;
 }
 
-enum neb_status inter_outer_apply(struct inter_outer *o, int32_t f,
-                                  const struct inter_outer_round *r, struct kern_digest *digest) {
-    struct outer_fragment *g = &o->fragments[f];
-    struct outer_apply job = {.o = o, .g = g, .r = r};
+// Checks and opens the updates of a commit. On an accelerator they are also summed.
+static enum neb_status open_commit(struct outer_apply *job, int32_t f) {
+    struct inter_outer *o = job->o;
+    const struct inter_outer_round *r = job->r;
     uint64_t total = 0;
     if (r->n < 1 || r->n > INTER_PARTS_MAX)
         return neb_fail(NEB_ERR_FORMAT, "commit: %zu updates; a commit has 1 to %d", r->n,
@@ -237,21 +240,74 @@ enum neb_status inter_outer_apply(struct inter_outer *o, int32_t f,
     // one fp32 division.
     for (size_t p = 0; p < r->n; p++) {
         uint64_t w = alike ? 1 : weight_of(&r->parts[p]);
-        job.share[p] = (float)w / (float)total;
-        job.scale[p] = w == r->parts[p].tokens || !r->parts[p].tokens
-                           ? 1
-                           : (float)w / (float)r->parts[p].tokens;
+        job->share[p] = (float)w / (float)total;
+        job->scale[p] = w == r->parts[p].tokens || !r->parts[p].tokens
+                            ? 1
+                            : (float)w / (float)r->parts[p].tokens;
     }
-    NEB_TRY(o->c.sum ? outer_masked_open(f, &job) : open_parts(o, g, r));
-    NEB_TRY(outer_each(o, g, open_unit, &job));
+    NEB_TRY(o->c.sum ? outer_masked_open(f, job) : open_parts(o, job->g, r));
+    NEB_TRY(outer_each(o, job->g, open_unit, job));
+    return o->now.K->ops->finish(o->now.K);
+}
+
+// The residual of a unit once the commit is settled.
+static enum neb_status rest_of_unit(void *arg, struct outer_slot *s) {
+    const struct outer_apply *j = arg;
+    const struct inter_outer *o = j->o;
+    struct kern *K = o->now.K;
+    float *rest = o->device->rest + s->from, *part;
+    K->ops->copy(K, rest, o->now.u + s->at, s->n * sizeof(float));
+    for (size_t p = 0; p < j->r->n; p++)
+        if (j->r->parts[p].mine) {
+            NEB_TRY(read_part(j, s, p, 0, s->n, &part));
+            K->ops->exact_residual(K, rest, part, s->n);
+        }
+    return NEB_OK;
+}
+
+enum neb_status inter_outer_open(struct inter_outer *o, int32_t f,
+                                 const struct inter_outer_round *r) {
+    struct outer_fragment *g = &o->fragments[f];
+    struct outer_device *d = o->device;
+    struct outer_apply job = {.o = o, .g = g, .r = r};
+    NEB_ASSERT(d);
+    d->opened = NULL;
+    NEB_TRY(outer_device_rest(o));
+    NEB_TRY(open_commit(&job, f));
+    NEB_TRY(outer_each(o, g, rest_of_unit, &job));
     NEB_TRY(o->now.K->ops->finish(o->now.K));
-    outer_digests_zero(o);
+    d->opened = g;
+    return NEB_OK;
+}
+
+enum neb_status inter_outer_settle(struct inter_outer *o, int32_t f,
+                                   const struct inter_outer_round *r) {
+    struct outer_fragment *g = &o->fragments[f];
+    struct outer_apply job = {.o = o, .g = g, .r = r};
+    if (!o->device || o->device->opened != g)
+        NEB_TRY(open_commit(&job, f));
+    if (g->begins)
+        outer_digests_zero(o);
     NEB_TRY(outer_each(o, g, settle_unit, &job));
-    NEB_TRY(o->now.K->ops->finish(o->now.K));
+    if (o->device)
+        o->device->opened = NULL;
+    if (!g->completes)
+        return NEB_OK;
     // If the commit does not hold our update, u stays as the residual. It already contains Δ, so
     // the progress up to the send leaves θ_m and comes back with the next update.
     g->in_flight = false;
     g->version++;
-    *digest = outer_digests_sum(o, g);
     return NEB_OK;
+}
+
+enum neb_status inter_outer_settled(struct inter_outer *o, int32_t f, struct kern_digest *digest) {
+    NEB_TRY(o->now.K->ops->finish(o->now.K));
+    *digest = outer_digests_sum(o, &o->fragments[f]);
+    return NEB_OK;
+}
+
+enum neb_status inter_outer_apply(struct inter_outer *o, int32_t f,
+                                  const struct inter_outer_round *r, struct kern_digest *digest) {
+    NEB_TRY(inter_outer_settle(o, f, r));
+    return o->fragments[f].completes ? inter_outer_settled(o, f, digest) : NEB_OK;
 }

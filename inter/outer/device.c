@@ -11,7 +11,8 @@ static void release(struct outer_device **dp, struct outer_place *at) {
     if (!d)
         return;
     (void)D->ops->finish(D); // a queued kernel may still use the memory
-    void *all[] = {at->theta, at->v, at->u, at->sent, d->acc, d->part, d->weights, at->digests};
+    void *all[] = {at->theta, at->v,      at->u,   at->sent,   d->acc,
+                   d->part,   d->weights, d->rest, at->digests};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         D->ops->release(D, all[i]);
     cmp_device_destroy(&d->codec);
@@ -26,6 +27,13 @@ static enum neb_status allocate_floats(struct kern *D, size_t n, float **out) {
     NEB_TRY(D->ops->alloc(D, (n ? n : 1) * sizeof(float), &p));
     *out = p;
     return NEB_OK;
+}
+
+enum neb_status outer_device_rest(struct inter_outer *o) {
+    size_t most = 0;
+    for (int32_t f = 0; f < o->c.fragments; f++)
+        most = o->fragments[f].elements > most ? o->fragments[f].elements : most;
+    return o->device->rest ? NEB_OK : allocate_floats(o->now.K, most, &o->device->rest);
 }
 
 static enum neb_status leave_free(struct kern *D, size_t bytes) {
@@ -117,7 +125,10 @@ enum neb_status inter_outer_pull(struct inter_outer *o) {
 }
 
 enum neb_status inter_outer_push(struct inter_outer *o) {
-    return o->device ? upload(o, &o->now) : NEB_OK;
+    if (!o->device)
+        return NEB_OK;
+    o->device->opened = NULL;
+    return upload(o, &o->now);
 }
 
 enum neb_status outer_device_fetch_u(struct inter_outer *o, struct outer_slot *s) {

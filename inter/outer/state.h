@@ -11,8 +11,7 @@
 #include "compress/reader.h"
 #include "inter/outer/outer.h"
 
-// What a unit needs during a call. The k-th units of all fragments share it, because a call is
-// about one fragment.
+// What a unit needs during a call. The k-th units of all waves share it.
 struct outer_buffers {
     struct cmp_work *work;
     struct neb_buf frame; // encoded unit, before it is joined to the update
@@ -43,8 +42,11 @@ struct outer_slot { // one unit
 struct outer_fragment {
     uint32_t version;
     bool in_flight;
+    bool formed; // on an accelerator: u and θ_m at the send are there, and are not encoded yet
     int32_t n;
     size_t elements;
+    int32_t first, count;          // the present wave, in `units`
+    bool begins, completes;        // it is the first wave of the fragment, or the last
     int32_t *units;                // indices of its units, ascending
     struct cmp_unit_shape *shapes; // what an update of it must hold
 };
@@ -60,6 +62,8 @@ struct outer_device { // scratch on an accelerator
     float *acc;     // (n) weighted sums
     float *part;    // (largest unit) one decoded update
     float *weights; // (most rows of a unit)
+    float *rest; // (elements of the largest fragment) u less what was committed; NULL: not used yet
+    const struct outer_fragment *opened; // its commit is summed, and rest is set; NULL: none
 };
 
 struct inter_outer {
@@ -69,8 +73,8 @@ struct inter_outer {
     int32_t n_units;
     struct outer_slot *slots;
     struct outer_fragment *fragments;
-    struct outer_buffers *buffers; // (most_units) of the fragment with most units
-    int32_t most_units;
+    struct outer_buffers *buffers; // (most_units)
+    int32_t most_units;            // of a wave
     size_t n;
     struct outer_place host;     // if the state is on an accelerator: as last pulled
     struct outer_place now;      // where the state is
@@ -94,7 +98,8 @@ static inline float outer_held(const struct inter_outer *o) {
 }
 
 // outer.c
-// Runs a task for each unit of a fragment. Returns the first failure; many tasks cannot fail.
+// Runs a task for each unit of a fragment's wave. Returns the first failure; many tasks cannot
+// fail.
 typedef enum neb_status outer_task(void *arg, struct outer_slot *s);
 enum neb_status outer_each(const struct inter_outer *o, const struct outer_fragment *g,
                            outer_task *task, void *arg);
@@ -133,6 +138,7 @@ void outer_noise_add(const struct inter_outer *o, const struct sec_sum_head *h, 
 
 // device.c
 void outer_device_destroy(struct inter_outer *o);
+NEB_MUST_CHECK enum neb_status outer_device_rest(struct inter_outer *o); // allocates it
 // u of one unit into its s->mean.
 NEB_MUST_CHECK enum neb_status outer_device_fetch_u(struct inter_outer *o, struct outer_slot *s);
 

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-uint64_t build_hash(const void *p, size_t n) {
+static uint64_t hash_of(const void *p, size_t n) {
     uint8_t sha[INTRA_SHA_BYTES];
     neb_sha256(p, n, sha);
     struct neb_rd r = neb_rd_make(sha, sizeof sha);
@@ -94,7 +94,7 @@ static void prepare(void *arg, size_t i) {
     d->len = d->given;
     d->target = d->target_at ? (char *)b->chunk.text.p + d->target_at : NULL;
     if (build_is_ids(b)) {
-        d->name_hash = d->text_hash = build_hash(d->text, d->len);
+        d->name_hash = d->text_hash = hash_of(d->text, d->len);
         return;
     }
     if (d->fault || !check_bytes(d)) {
@@ -112,10 +112,10 @@ static void prepare(void *arg, size_t i) {
     if (!d->len)
         return;
     if (!d->named)
-        d->name_hash = build_hash(d->text, all);
+        d->name_hash = hash_of(d->text, all);
     d->text[d->len] = 0;
-    d->text_hash = d->named || d->len < all ? build_hash(d->text, d->len) : d->name_hash;
-    d->target_hash = d->target ? build_hash(d->target, strlen(d->target)) : 0;
+    d->text_hash = d->named || d->len < all ? hash_of(d->text, d->len) : d->name_hash;
+    d->target_hash = d->target ? hash_of(d->target, strlen(d->target)) : 0;
 }
 
 enum neb_status build_flush(struct build *b) {
@@ -154,7 +154,7 @@ enum neb_status build_add(struct build *b, const struct build_text *t) {
         put(&c->text, t->fault, strlen(t->fault));
     } else {
         if (t->name)
-            d.name_hash = build_hash(t->name, strlen(t->name));
+            d.name_hash = hash_of(t->name, strlen(t->name));
         if (t->tag)
             neb_buf_add(&c->text, t->tag, strlen(t->tag));
         put(&c->text, t->text, t->len);

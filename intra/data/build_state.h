@@ -261,7 +261,6 @@ NEB_MUST_CHECK enum neb_status build_read_source(struct build *b, int32_t i);
 NEB_MUST_CHECK enum neb_status build_chunk_create(struct build *b);
 void build_chunk_destroy(struct build *b);
 bool build_is_json(const struct build *b); // the text of a document is a value in JSON
-uint64_t build_hash(const void *p, size_t n);
 struct build_text {
     // tag: put before the text, or NULL; target: the translation, or NULL
     const char *tag, *text, *target;

@@ -395,13 +395,6 @@ void intra_corpus_copy(const struct intra_corpus *c, int32_t source, enum intra_
     }
 }
 
-int32_t intra_corpus_token(const struct intra_corpus *c, int32_t source, enum intra_split split,
-                           uint64_t at) {
-    int32_t id;
-    intra_corpus_copy(c, source, split, at, 1, &id);
-    return id;
-}
-
 void intra_corpus_prefetch(const struct intra_corpus *c, int32_t source, enum intra_split split,
                            uint64_t at, uint64_t n) {
     const struct split *p = &c->sources[source].splits[split];

@@ -105,8 +105,6 @@ void intra_corpus_copy(const struct intra_corpus *c, int32_t source, enum intra_
 // touched.
 void intra_corpus_prefetch(const struct intra_corpus *c, int32_t source, enum intra_split split,
                            uint64_t at, uint64_t n);
-int32_t intra_corpus_token(const struct intra_corpus *c, int32_t source, enum intra_split split,
-                           uint64_t at);
 void intra_corpus_window(const struct intra_corpus *c, int32_t source, enum intra_split split,
                          int32_t seq_len, uint64_t k, int32_t *tokens, int32_t *targets);
 

@@ -22,7 +22,8 @@ out, what = pathlib.Path(sys.argv[1]), sys.argv[2]
 out.mkdir(exist_ok=True)
 EOS = 256
 docs = [
-    f"Line {i}: Straße, naïve café, 日本語 \"quoted\" \\ {'x' * (i * 37 % 200)}\n\tsecond {i * i}"
+    f"Line {i}: Straße, naïve café, 日本語 \"quoted\" \\ {'x' * (i * 37 % 200)}"
+    f"\n\tsecond {i * i}"
     for i in range(600)
 ]
 lines = "".join(json.dumps({"n": i, "text": d}) + "\n" for i, d in enumerate(docs)).encode()

@@ -5,6 +5,7 @@
 #include "intra/data/data.h"
 #include "intra/read/charset.h"
 #include "intra/read/text_kind.h"
+#include "tests/corpus_token.h"
 #include "tests/unit/scratch.h"
 
 #include <jansson.h>
@@ -87,7 +88,7 @@ static const char *documents(const struct intra_build_spec *s) {
     uint64_t tokens = intra_corpus_tokens(c, 0, INTRA_TRAIN);
     assert_true(tokens < sizeof text);
     for (uint64_t i = 0; i < tokens; i++) {
-        int32_t id = intra_corpus_token(c, 0, INTRA_TRAIN, i);
+        int32_t id = corpus_token(c, 0, INTRA_TRAIN, i);
         text[n++] = id == EOS ? '|' : id == BOS ? '=' : (char)id;
     }
     text[n] = 0;

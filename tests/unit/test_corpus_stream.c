@@ -3,6 +3,7 @@
 // window once. Any position resumes with the same windows, also in another process. The cache stays
 // small, mends itself, and a source that has changed is an error.
 #include "intra/data/data.h"
+#include "tests/corpus_token.h"
 #include "tests/unit/scratch.h"
 
 #include <dirent.h>
@@ -275,14 +276,14 @@ static void test_faults(void **state) {
     assert_true(neb_fs_exists(path));
     assert_int_equal(truncate(path, 100), 0);
     c = reopen("feed");
-    assert_int_equal(intra_corpus_token(c, 0, INTRA_TRAIN, 0), id);
+    assert_int_equal(corpus_token(c, 0, INTRA_TRAIN, 0), id);
     assert_int_equal(intra_corpus_failed(c), NEB_OK);
     intra_corpus_close(&c);
     assert_int_equal(unlink(path), 0);
     put("lines/0.jsonl", "{\"text\": \"other\"}\n", 18);
     c = reopen("feed");
     neb_log_set_sink(scratch_keep, NULL);
-    assert_int_equal(intra_corpus_token(c, 0, INTRA_TRAIN, 0), 0);
+    assert_int_equal(corpus_token(c, 0, INTRA_TRAIN, 0), 0);
     assert_int_equal(intra_corpus_failed(c), NEB_ERR_STATE);
     assert_non_null(strstr(message, "has changed since the corpus was built"));
     neb_log_set_sink(NULL, NULL);
@@ -292,7 +293,7 @@ static void test_faults(void **state) {
     snprintf(path, sizeof path, "%s/feed/cache", dir);
     assert_int_equal(neb_fs_remove_tree(path), NEB_OK);
     c = reopen("feed");
-    assert_int_equal(intra_corpus_token(c, 0, INTRA_TRAIN, 0), 0);
+    assert_int_equal(corpus_token(c, 0, INTRA_TRAIN, 0), 0);
     assert_int_equal(intra_corpus_failed(c), NEB_ERR_FORMAT);
     intra_corpus_close(&c);
 }

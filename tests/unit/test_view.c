@@ -328,13 +328,16 @@ static void test_metrics_text(void **state) {
         "\"outcome\":\"failed\",\"clusters\":[{\"name\":\"x\",\"tokens_per_s\":5}]},"
         "{\"id\":\"ef\",\"job\":\"l\",\"state\":\"held\",\"why\":\"\",\"step\":null,\"steps\":9,"
         "\"clusters\":[]}],\"faults\":{"
-        "\"denied\":4},\"refused\":{\"enrolments\":7}"
+        "\"denied\":4},\"refused\":{\"enrolments\":7},"
+        "\"about\":{\"version\":\"1.2.3\",\"commit\":\"abc\",\"isa\":\"avx2\",\"nccl\":\"2.28.9\"}"
         "}",
         0, NULL);
     assert_int_equal(agent_metrics_text(s, &b), NEB_OK);
     neb_buf_u8(&b, 0);
     const char *t = (const char *)b.p;
-    assert_non_null(strstr(t, "nebula_agent_info{agent=\"pa\\\"ris\\n\",version="));
+    assert_non_null(
+        strstr(t, "nebula_agent_info{agent=\"pa\\\"ris\\n\",version=\"1.2.3\",commit=\"abc\","
+                  "build_type=\"\",isa=\"avx2\",cuda=\"\",nccl=\"2.28.9\"} 1\n"));
     assert_non_null(strstr(t, "nebula_peer_up{peer=\"b\\\\c\"} 1\n"));
     assert_non_null(strstr(t, "nebula_peer_round_trip_seconds{peer=\"b\\\\c\"} 0.25\n"));
     assert_non_null(strstr(t, "nebula_peer_goodput_bytes_per_second{peer=\"b\\\\c\"} 1000000\n"));
