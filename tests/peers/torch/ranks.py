@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A loop of one or several ranks that trains nothing: a rank hears of its own mistake in a count,
-and the loop goes on; the other cluster may be away for longer than the time limit of the ranks' own group; closing twice is
-allowed.
+and the loop goes on; the other cluster may be away for longer than the time limit of the ranks' own
+group; closing twice is allowed.
 
 usage: [torchrun --nproc-per-node 2] ranks.py SEED
 """
