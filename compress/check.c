@@ -18,7 +18,7 @@ enum {
     PIECE = 1024, // floats at a time
 };
 
-enum state { HEAD, UNIT, COUNTS, LENGTH, FRAME, CODEBOOK, STREAM, BODY, END };
+enum state { HEAD, UNIT, COUNTS_LENGTH, COUNTS, LENGTH, FRAME, STREAM, BODY, END };
 
 struct cmp_check {
     enum state state;
@@ -30,11 +30,11 @@ struct cmp_check {
     // sums of squares: t.sum of finished units and of this unit's codes, t.lane of its floats
     struct cmp_tally t;
 
-    uint8_t small[CMP_FRAME_BYTES + CMP_CODEBOOK_BYTES]; // the header that is being gathered
+    uint8_t small[CMP_FRAME_HEAD]; // the head that is being gathered
     size_t have, want;
 
     struct cmp_unit_shape shape; // the current unit
-    uint32_t units_left, counts_len, frame_left;
+    uint32_t units_left, frame_left;
 
     struct neb_buf counts;
     ZSTD_outBuffer out;         // the stream or counts that are being filled
@@ -181,33 +181,62 @@ static enum neb_status on_head(struct cmp_check *c) {
     c->units_left = c->stats.units = neb_rd_u32(&r);
     if (magic != CMP_UPDATE_MAGIC || c->units_left > CMP_UNITS_MAX)
         return neb_fail(NEB_ERR_FORMAT, "update: no valid header");
-    expect(c, c->units_left ? UNIT : END, 16);
+    expect(c, c->units_left ? UNIT : END, 1);
     return NEB_OK;
 }
 
+// True if the first byte of a head, its length, has asked for more. A length that is too large
+// leaves the head as it is, and its reader refuses it.
+static bool head_needs_more(struct cmp_check *c, size_t most) {
+    size_t more = c->want == 1 && c->small[0] < most ? c->small[0] : 0;
+    c->want += more;
+    return more;
+}
+
 static enum neb_status on_unit(struct cmp_check *c) {
-    struct neb_rd r = neb_rd_make(c->small, c->want);
     struct cmp_unit_shape *s = &c->shape;
-    uint8_t shape[13];
-    s->unit = neb_rd_u32(&r);
-    s->rows = neb_rd_u32(&r);
-    s->cols = neb_rd_u32(&r);
-    c->counts_len = neb_rd_u32(&r);
-    s->counts = c->counts_len > 0;
-    if (!cmp_unit_possible(s->rows, s->cols))
-        return neb_fail(NEB_ERR_FORMAT, "update: unit %u claims %u x %u elements", s->unit, s->rows,
-                        s->cols);
+    if (head_needs_more(c, CMP_UNIT_HEAD))
+        return NEB_OK;
+    struct neb_rd r = neb_rd_make(c->small, c->want);
+    NEB_TRY(cmp_unit_get(&r, s));
     c->t.n = (size_t)s->rows * s->cols;
     c->stats.elements += c->t.n;
     if (c->stats.elements > c->elements_max)
         return too_much(c);
-    memcpy(shape, c->small, 12); // as cmp_shapes_hash lays it out
+    memset(c->t.lane, 0, sizeof c->t.lane);
+    expect(c, COUNTS_LENGTH, CMP_LENGTH_SHORT);
+    return NEB_OK;
+}
+
+// A length that takes more bytes than have arrived: false.
+static bool length_of(struct cmp_check *c, uint32_t *out) {
+    struct neb_rd r = neb_rd_make(c->small, c->want);
+    *out = neb_rd_u16(&r);
+    if (*out != CMP_LENGTH_LONG)
+        return true;
+    if (c->want == CMP_LENGTH_SHORT) {
+        c->want = CMP_LENGTH_BYTES;
+        return false;
+    }
+    *out = neb_rd_u32(&r);
+    return true;
+}
+
+static enum neb_status on_counts_length(struct cmp_check *c) {
+    struct cmp_unit_shape *s = &c->shape;
+    uint8_t shape[13];
+    uint32_t len;
+    if (!length_of(c, &len))
+        return NEB_OK;
+    s->counts = len > 0;
+    neb_put_u32(shape, s->unit); // as cmp_shapes_hash lays it out
+    neb_put_u32(shape + 4, s->rows);
+    neb_put_u32(shape + 8, s->cols);
     shape[12] = s->counts;
     neb_sha256_add(c->sha, shape, sizeof shape);
-    memset(c->t.lane, 0, sizeof c->t.lane);
     if (s->counts)
-        return begin_body(c, COUNTS, &c->counts, s->rows, c->counts_len, true);
-    expect(c, LENGTH, 4);
+        return begin_body(c, COUNTS, &c->counts, s->rows, len, true);
+    expect(c, LENGTH, CMP_LENGTH_SHORT);
     return NEB_OK;
 }
 
@@ -218,22 +247,25 @@ static enum neb_status spend(struct cmp_check *c, size_t bytes) {
     return NEB_OK;
 }
 
+static enum neb_status on_length(struct cmp_check *c) {
+    if (!length_of(c, &c->frame_left))
+        return NEB_OK;
+    expect(c, FRAME, 1);
+    return spend(c, 1);
+}
+
 static enum neb_status on_frame(struct cmp_check *c) {
-    size_t len = c->want;
-    if (c->state == FRAME && cmp_frame_more(c->small)) {
-        c->state = CODEBOOK; // the codebook follows the head that was gathered
-        c->want += CMP_CODEBOOK_BYTES;
-        return spend(c, CMP_CODEBOOK_BYTES);
-    }
-    struct neb_rd r = neb_rd_make(c->small, len);
+    if (head_needs_more(c, CMP_FRAME_HEAD))
+        return spend(c, c->want - 1);
+    struct neb_rd r = neb_rd_make(c->small, c->want);
     NEB_TRY(cmp_frame_get(&r, &c->t.h));
     if (c->t.h.n != c->t.n || !neb_rd_done(&r))
         return neb_fail(NEB_ERR_FORMAT,
                         "update: unit %u is %u x %u, but its frame has %llu elements",
                         c->shape.unit, c->shape.rows, c->shape.cols, (unsigned long long)c->t.h.n);
     c->t.stream = 0;
-    expect(c, STREAM, CMP_STREAM_BYTES);
-    return spend(c, CMP_STREAM_BYTES);
+    expect(c, STREAM, 1);
+    return spend(c, 1);
 }
 
 // The stream gets its place at once, and its bytes when both planes are complete.
@@ -264,6 +296,14 @@ static enum neb_status on_stream(struct cmp_check *c) {
     size_t min[CMP_STREAMS_MAX] = {0}, max[CMP_STREAMS_MAX] = {0};
     int i = c->t.stream;
     cmp_ops(k)->sizes(k, c->t.n, min, max);
+    size_t all = cmp_stage_head_bytes(c->small[0], min[i] == max[i]);
+    if (all > CMP_STREAM_HEAD)
+        return neb_fail(NEB_ERR_FORMAT, "codec frame: no valid head of a stream");
+    if (c->want < all) {
+        NEB_TRY(spend(c, all - c->want));
+        c->want = all;
+        return NEB_OK;
+    }
     NEB_TRY(cmp_stage_get(&r, cmp_ops(k)->streams[i], min[i], max[i], &s));
     NEB_TRY(spend(c, s.len));
     return s.stage == CMP_NIBBLES
@@ -278,7 +318,7 @@ static enum neb_status end_unit(struct cmp_check *c) {
                 ((c->t.lane[2] + c->t.lane[6]) + (c->t.lane[3] + c->t.lane[7]));
     if (c->sketching)
         cmp_sketch_add(c->sketch, c->shape.unit, &c->t.h, c->t.raw, c->t.n);
-    expect(c, --c->units_left ? UNIT : END, 16);
+    expect(c, --c->units_left ? UNIT : END, 1);
     return NEB_OK;
 }
 
@@ -339,27 +379,22 @@ static enum neb_status end_body(struct cmp_check *c) {
         NEB_TRY(end_nibbles(c));
     if (c->state == COUNTS) {
         take_counts(c);
-        expect(c, LENGTH, 4);
+        expect(c, LENGTH, CMP_LENGTH_SHORT);
         return NEB_OK;
     }
     if (++c->t.stream == cmp_frame_streams(&c->t.h.codec))
         return end_unit(c);
-    expect(c, STREAM, CMP_STREAM_BYTES);
-    return spend(c, CMP_STREAM_BYTES);
+    expect(c, STREAM, 1);
+    return spend(c, 1);
 }
 
 static enum neb_status on_gathered(struct cmp_check *c) {
     switch (c->state) {
     case HEAD: return on_head(c);
     case UNIT: return on_unit(c);
-    case LENGTH: {
-        struct neb_rd r = neb_rd_make(c->small, 4);
-        c->frame_left = neb_rd_u32(&r);
-        expect(c, FRAME, CMP_FRAME_BYTES);
-        return spend(c, CMP_FRAME_BYTES);
-    }
-    case FRAME:
-    case CODEBOOK: return on_frame(c);
+    case COUNTS_LENGTH: return on_counts_length(c);
+    case LENGTH: return on_length(c);
+    case FRAME: return on_frame(c);
     case STREAM: return on_stream(c);
     case COUNTS:
     case BODY:

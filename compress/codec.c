@@ -4,13 +4,11 @@
 #include "compress/ops.h"
 #include "kernels/exact.h"
 #include "kernels/quant.h"
+#include "kernels/scale.h"
 
-#include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { MAGIC = 0x3246424e /* "NBF2" */, NUMBER_AT = 4, BITS_AT = 5 };
 
 enum neb_status cmp_work_create(struct cmp_work **out) {
     struct cmp_work *w = calloc(1, sizeof *w);
@@ -50,27 +48,59 @@ size_t cmp_work_bytes(const struct cmp_work *w) {
 
 static bool wide(const struct cmp_codec_ops *ops, int bits) { return ops->codebook && bits == 4; }
 
-void cmp_frame_put(struct neb_buf *out, const struct cmp_frame *h) {
-    const struct cmp_codec *c = &h->codec;
-    neb_buf_u32(out, MAGIC);
-    neb_buf_u8(out, cmp_ops(c)->number);
-    neb_buf_u8(out, wide(cmp_ops(c), c->bits) ? 4 : 0);
-    neb_buf_u16(out, (uint16_t)c->block);
-    neb_buf_u32(out, c->chunk);
-    neb_buf_u32(out, c->k);
-    neb_buf_u16(out, (uint16_t)(int16_t)h->top);
-    neb_buf_f32(out, h->mags[0]);
-    neb_buf_f32(out, h->mags[1]);
-    neb_buf_u64(out, h->n);
-    neb_buf_u32(out, 0);
-    neb_buf_u8(out, (uint8_t)cmp_frame_streams(c));
-    for (int i = 2; wide(cmp_ops(c), c->bits) && i < CMP_MAGS; i++)
-        neb_buf_f32(out, h->mags[i]);
+void cmp_put_number(struct neb_buf *out, uint64_t x) {
+    for (; x >= 0x80; x >>= 7)
+        neb_buf_u8(out, (uint8_t)(x | 0x80));
+    neb_buf_u8(out, (uint8_t)x);
 }
 
-size_t cmp_frame_more(const uint8_t *p) {
-    int format = cmp_format_numbered(p[NUMBER_AT]);
-    return format >= 0 && wide(cmp_codecs[format], p[BITS_AT]) ? CMP_CODEBOOK_BYTES : 0;
+uint64_t cmp_get_number(struct neb_rd *r) {
+    uint64_t x = 0;
+    for (int shift = 0; shift < 35 && !r->bad; shift += 7) {
+        uint8_t byte = neb_rd_u8(r);
+        x |= (uint64_t)(byte & 0x7f) << shift;
+        if (byte < 0x80) {
+            r->bad = r->bad || (shift && !byte);
+            return r->bad ? 0 : x;
+        }
+    }
+    r->bad = true;
+    return 0;
+}
+
+size_t cmp_head_begin(struct neb_buf *out) {
+    neb_buf_u8(out, 0);
+    return out->len;
+}
+
+void cmp_head_end(struct neb_buf *out, size_t at) {
+    if (neb_buf_check(out) == NEB_OK)
+        out->p[at - 1] = (uint8_t)(out->len - at);
+}
+
+struct neb_rd cmp_head_get(struct neb_rd *r, size_t most) {
+    size_t n = neb_rd_u8(r);
+    r->bad = r->bad || n >= most;
+    const uint8_t *p = neb_rd_view(r, r->bad ? 0 : n);
+    return neb_rd_make(p, r->bad ? 0 : n);
+}
+
+void cmp_frame_put(struct neb_buf *out, const struct cmp_frame *h) {
+    const struct cmp_codec *c = &h->codec;
+    size_t at = cmp_head_begin(out);
+    neb_buf_u8(out, cmp_ops(c)->number);
+    neb_buf_u8(out, wide(cmp_ops(c), c->bits) ? 4 : 0);
+    neb_buf_u8(out, (uint8_t)(int8_t)h->top);
+    cmp_put_number(out, h->n);
+    if (cmp_codec_sparse(c)) {
+        cmp_put_number(out, c->chunk);
+        cmp_put_number(out, c->k);
+        for (int i = 0; i < cmp_frame_bins(c->bits); i++)
+            neb_buf_u16(out, (uint16_t)(kern_bits_of(h->mags[i]) >> 16));
+    } else {
+        cmp_put_number(out, c->block);
+    }
+    cmp_head_end(out, at);
 }
 
 int cmp_frame_bins(int bits) { return bits == 4 ? CMP_MAGS : 2; }
@@ -89,39 +119,34 @@ static bool usable_mags(const float *m, int n) { // finite, ascending, not too l
     return true;
 }
 
-enum neb_status cmp_frame_get(struct neb_rd *r, struct cmp_frame *h) {
-    uint32_t magic = neb_rd_u32(r);
+enum neb_status cmp_frame_get(struct neb_rd *from, struct cmp_frame *h) {
+    struct neb_rd r = cmp_head_get(from, CMP_FRAME_HEAD);
     struct cmp_codec *c = &h->codec;
-    int format = cmp_format_numbered(neb_rd_u8(r));
-    uint8_t bits = neb_rd_u8(r);
+    int format = cmp_format_numbered(neb_rd_u8(&r));
+    uint8_t bits = neb_rd_u8(&r);
+    *h = (struct cmp_frame){.top = (int8_t)neb_rd_u8(&r), .n = cmp_get_number(&r)};
     *c = (struct cmp_codec){.format = (uint8_t)(format < 0 ? 0 : format),
-                            .block = neb_rd_u16(r),
+                            .block = 8,
+                            .chunk = 64,
+                            .k = 1,
                             .bits = bits ? bits : 2};
-    c->chunk = neb_rd_u32(r);
-    c->k = neb_rd_u32(r);
-    h->top = (int16_t)neb_rd_u16(r);
-    h->mags[0] = neb_rd_f32(r);
-    h->mags[1] = neb_rd_f32(r);
-    h->n = neb_rd_u64(r);
-    uint32_t zero = neb_rd_u32(r);
-    uint8_t streams = neb_rd_u8(r);
-    bool fine = format >= 0 && wide(cmp_ops(c), bits); // the rest of the codebook follows
-    for (int i = 2; fine && i < CMP_MAGS; i++)
-        h->mags[i] = neb_rd_f32(r);
-    if (!r->bad && magic != MAGIC && (magic & 0xffffff) == (MAGIC & 0xffffff))
-        return neb_fail(
-            NEB_ERR_FORMAT,
-            "codec frame: version '%c', this program reads '2'; run the same release on all "
-            "members",
-            isprint((int)(magic >> 24)) ? (int)(magic >> 24) : '?');
-    if (r->bad || magic != MAGIC || format < 0 || (bits && !fine) || zero)
+    bool fine = format >= 0 && wide(cmp_ops(c), bits);
+    if (from->bad || format < 0 || (bits && !fine))
         return neb_fail(NEB_ERR_FORMAT, "codec frame: no valid header");
-    if (streams != cmp_frame_streams(c) || h->n > CMP_ELEMENTS_MAX)
-        return neb_fail(NEB_ERR_FORMAT, "codec frame: %u streams, %llu elements", streams,
-                        (unsigned long long)h->n);
-    if (c->block < 8 || c->chunk < 64 || c->chunk > 65536 || c->k < 1 || c->k > c->chunk ||
-        h->top < -90 || h->top > 120 || !usable_mags(h->mags, fine ? CMP_MAGS : 2))
+    uint64_t block = c->block, chunk = c->chunk, k = c->k;
+    if (cmp_codec_sparse(c)) {
+        chunk = cmp_get_number(&r);
+        k = cmp_get_number(&r);
+        for (int i = 0; i < cmp_frame_bins(c->bits); i++)
+            h->mags[i] = kern_float_of((uint32_t)neb_rd_u16(&r) << 16);
+    } else {
+        block = cmp_get_number(&r);
+    }
+    if (!neb_rd_done(&r) || h->n > CMP_ELEMENTS_MAX || block < 8 || block > 65535 || chunk < 64 ||
+        chunk > 65536 || k < 1 || k > chunk || h->top < -90 || h->top > 120 ||
+        !usable_mags(h->mags, fine ? CMP_MAGS : 2))
         return neb_fail(NEB_ERR_FORMAT, "codec frame: parameters out of range");
+    c->block = (uint32_t)block, c->chunk = (uint32_t)chunk, c->k = (uint32_t)k;
     return NEB_OK;
 }
 

@@ -8,13 +8,16 @@
 #include <zstd.h>
 
 enum { CMP_MAGS = 8, CMP_STREAMS_MAX = 3 };
-enum {
-    CMP_FRAME_BYTES = 39,    // of a header
-    CMP_CODEBOOK_BYTES = 24, // more, behind the header, if values have 4 bits
-    CMP_STREAM_BYTES = 9,    // of a stream's head
+enum {                    // most bytes
+    CMP_FRAME_HEAD = 40,  // of a frame's head
+    CMP_STREAM_HEAD = 9,  // of a stream's head
+    CMP_UNIT_HEAD = 16,   // of a unit's head (update.h)
+    CMP_LENGTH_BYTES = 6, // of a length
+    CMP_LENGTH_SHORT = 2, // of a length below CMP_LENGTH_LONG
 };
 enum {                             // of updates (update.h)
-    CMP_UPDATE_MAGIC = 0x3155424e, // "NBU1"
+    CMP_UPDATE_MAGIC = 0x3255424e, // "NBU2"
+    CMP_LENGTH_LONG = 0xffff,      // a length whose value follows in four bytes
     CMP_UNITS_MAX = 1 << 20,
     CMP_ROWS_MAX = 1 << 24,
     CMP_UNIT_ELEMENTS_MAX = 1 << 24, // limits what a hostile update can make us allocate: 64 MiB
@@ -47,6 +50,10 @@ static inline bool cmp_unit_possible(uint32_t rows, uint32_t cols) {
     return rows && cols && rows <= CMP_ROWS_MAX && (uint64_t)rows * cols <= CMP_UNIT_ELEMENTS_MAX;
 }
 
+struct cmp_unit_shape;
+// update.c. Reads the head of a unit, and sets all of *s but counts. NEB_ERR_FORMAT.
+NEB_MUST_CHECK enum neb_status cmp_unit_get(struct neb_rd *r, struct cmp_unit_shape *s);
+
 struct cmp_frame { // the header
     struct cmp_codec codec;
     int top; // exponent that scales are relative to
@@ -54,12 +61,19 @@ struct cmp_frame { // the header
     float mags[CMP_MAGS];
     uint64_t n;
 };
-// codec.c. cmp_frame_put appends a header; the caller appends the streams after it. cmp_frame_get
-// reads a header (NEB_ERR_FORMAT). cmp_frame_more: bytes of the codebook that follow the
-// CMP_FRAME_BYTES at p.
+// codec.c. Numbers in heads have 7 bits a byte, the lowest first; a set high bit means that more
+// follow. No encoder writes a last byte of 0. A head begins with the number of its other bytes.
+// cmp_head_begin appends that byte, and cmp_head_end sets it. cmp_head_get reads it and makes *head
+// a reader of these bytes; *r is behind them. A head of more than `most` bytes is malformed (r->bad).
+void cmp_put_number(struct neb_buf *out, uint64_t x);
+uint64_t cmp_get_number(struct neb_rd *r);
+size_t cmp_head_begin(struct neb_buf *out);
+void cmp_head_end(struct neb_buf *out, size_t at);
+struct neb_rd cmp_head_get(struct neb_rd *r, size_t most);
+// cmp_frame_put appends a head; the caller appends the streams after it. cmp_frame_get reads a head
+// (NEB_ERR_FORMAT).
 void cmp_frame_put(struct neb_buf *out, const struct cmp_frame *h);
 NEB_MUST_CHECK enum neb_status cmp_frame_get(struct neb_rd *r, struct cmp_frame *h);
-size_t cmp_frame_more(const uint8_t *p);
 int cmp_frame_streams(const struct cmp_codec *c); // of its format
 int cmp_frame_bins(int bits);                     // magnitudes of a codebook
 // Reads a header and all streams of a frame of exactly n elements, and requires its end.
@@ -81,6 +95,8 @@ struct cmp_stage_head {
     enum cmp_stage stage;
     size_t raw, len;
 };
+// Bytes of the head of a stream that begins with `first`. sized: only one raw size is possible.
+size_t cmp_stage_head_bytes(uint8_t first, bool sized);
 NEB_MUST_CHECK enum neb_status cmp_stage_get(struct neb_rd *r, enum cmp_stream kind, size_t min,
                                              size_t max, struct cmp_stage_head *out);
 NEB_MUST_CHECK enum neb_status cmp_frame_get_stream(struct cmp_work *w, struct neb_rd *r,

@@ -103,37 +103,53 @@ static size_t put_nibbles(struct cmp_work *w, uint8_t *out, size_t cap, const st
     return ZSTD_isError(n) ? 0 : half + n;
 }
 
+static int width_of(size_t n) { return n < 1 << 8 ? 1 : n < 1 << 16 ? 2 : n < 1 << 24 ? 3 : 4; }
+
+static uint8_t *put_size(uint8_t *at, size_t n, int width) {
+    for (int i = 0; i < width; i++)
+        *at++ = (uint8_t)(n >> 8 * i);
+    return at;
+}
+
+// sized: its raw size follows from the frame's head. Packed bytes are fewer than raw ones, so the
+// width of the raw size is enough for both.
 static enum neb_status put_stream(struct cmp_work *w, struct neb_buf *out,
-                                  const struct neb_buf *raw, int level, enum cmp_stage stage) {
+                                  const struct neb_buf *raw, int level, enum cmp_stage stage,
+                                  bool sized) {
     size_t bound = ZSTD_compressBound(raw->len) + raw->len;
-    NEB_TRY(neb_buf_reserve(out, CMP_STREAM_BYTES + bound));
-    uint8_t *at = out->p + out->len, *body = at + CMP_STREAM_BYTES;
+    int width = width_of(raw->len);
+    NEB_TRY(neb_buf_reserve(out, CMP_STREAM_HEAD + bound));
+    uint8_t *at = out->p + out->len, *sizes = at + 1 + (sized ? 0 : width);
     size_t n = 0;
     if (raw->len && level && stage == CMP_NIBBLES)
-        n = put_nibbles(w, body, bound, raw);
+        n = put_nibbles(w, sizes + width, bound, raw);
     else if (raw->len && level && stage == CMP_ZSTD)
-        n = cmp_work_pack(w, body, bound, raw, level);
+        n = cmp_work_pack(w, sizes + width, bound, raw, level);
     if (!n || ZSTD_isError(n) || n >= raw->len) {
         stage = CMP_RAW;
         if ((n = raw->len))
-            memcpy(body, raw->p, n);
+            memcpy(sizes, raw->p, n);
+    } else {
+        n += (size_t)(put_size(sizes, n, width) - sizes);
     }
-    at[0] = (uint8_t)stage;
-    neb_put_u32(at + 1, (uint32_t)raw->len);
-    neb_put_u32(at + 5, (uint32_t)n);
-    out->len += CMP_STREAM_BYTES + n;
+    at[0] = (uint8_t)(stage | width << 2);
+    if (!sized)
+        (void)put_size(at + 1, raw->len, width);
+    out->len += (size_t)(sizes - at) + n;
     return NEB_OK;
 }
 
 enum neb_status cmp_frame_put_all(struct cmp_work *w, struct neb_buf *out,
                                   const struct cmp_frame *h, int level) {
+    size_t min[CMP_STREAMS_MAX] = {0}, max[CMP_STREAMS_MAX] = {0};
     cmp_frame_put(out, h);
+    cmp_ops(&h->codec)->sizes(&h->codec, h->n, min, max);
     for (int i = 0; i < cmp_frame_streams(&h->codec); i++) {
         const struct neb_buf *raw = &w->stream[i];
         enum cmp_stream kind = cmp_ops(&h->codec)->streams[i];
         NEB_TRY(neb_buf_check(raw));
         NEB_TRY(put_stream(w, out, raw, kind == CMP_CODES4 ? level_of_codes(w, raw, level) : level,
-                           kind == CMP_CODES8 && level ? stage8(raw) : CMP_ZSTD));
+                           kind == CMP_CODES8 && level ? stage8(raw) : CMP_ZSTD, min[i] == max[i]));
     }
     return neb_buf_check(out);
 }
@@ -166,13 +182,28 @@ static enum neb_status get_nibbles(struct cmp_work *w, uint8_t *out, size_t raw,
     return cmp_frame_join(out, p, w->plane.p, raw);
 }
 
+size_t cmp_stage_head_bytes(uint8_t first, bool sized) {
+    return 1 + (size_t)(first >> 2) * ((sized ? 0 : 1) + ((first & 3) != CMP_RAW));
+}
+
+static size_t get_size(struct neb_rd *r, int width) {
+    size_t n = 0;
+    for (int i = 0; i < width; i++)
+        n |= (size_t)neb_rd_u8(r) << 8 * i;
+    return n;
+}
+
 enum neb_status cmp_stage_get(struct neb_rd *r, enum cmp_stream kind, size_t min, size_t max,
                               struct cmp_stage_head *out) {
     enum cmp_stage last = kind == CMP_CODES8 ? CMP_NIBBLES : CMP_ZSTD;
-    uint8_t stage = neb_rd_u8(r);
-    size_t raw = neb_rd_u32(r), len = neb_rd_u32(r);
+    uint8_t first = neb_rd_u8(r), stage = first & 3;
+    int width = first >> 2;
+    if (r->bad || stage > last || width < 1 || width > 4)
+        return neb_fail(NEB_ERR_FORMAT, "codec frame: no valid head of a stream");
+    size_t raw = min == max ? min : get_size(r, width),
+           len = stage == CMP_RAW ? raw : get_size(r, width);
     *out = (struct cmp_stage_head){(enum cmp_stage)stage, raw, len};
-    if (r->bad || stage > last || raw < min || raw > max || (stage == CMP_RAW && raw != len))
+    if (r->bad || raw < min || raw > max)
         return neb_fail(NEB_ERR_FORMAT, "codec frame: a stream of %zu bytes, %zu to %zu expected",
                         raw, min, max);
     if (stage == CMP_NIBBLES && (raw == 0 || len < (raw + 1) / 2))

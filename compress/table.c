@@ -67,7 +67,7 @@ double cmp_codec_density(const struct cmp_codec *c) {
 struct cmp_codec cmp_codec_dense(const struct cmp_codec *c) {
     struct cmp_codec dense = *c;
     if (cmp_codec_sparse(c))
-        dense.format = (uint8_t)cmp_format_numbered(cmp_int8.number), dense.levels = 0,
+        dense.format = (uint8_t)cmp_format_numbered(cmp_int4.number), dense.levels = 0,
         dense.bits = 2;
     return dense;
 }

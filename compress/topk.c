@@ -134,6 +134,12 @@ __attribute__((noinline)) static enum neb_status put_chunk(struct cmp_work *w,
     return NEB_OK;
 }
 
+// To the upper 16 bits, which a frame holds (codec.h).
+static float rounded(float x) {
+    uint32_t u = kern_bits_of(x);
+    return kern_float_of((u + 0x7fff + (u >> 16 & 1)) & 0xffff0000u);
+}
+
 // After the last chunk: sets h's codebook to the mean of each bin.
 static void put_codebook(struct cmp_work *w, struct cmp_frame *h, const struct put *t) {
     float last = 0;
@@ -141,8 +147,7 @@ static void put_codebook(struct cmp_work *w, struct cmp_frame *h, const struct p
         neb_buf_u8(&w->stream[2], t->bits);
     for (int i = 0; i < cmp_frame_bins(h->codec.bits); i++) {
         float mean = t->count[i] ? (float)(t->sum[i] / (double)t->count[i]) : last;
-        h->mags[i] = mean > CMP_MAG_MAX ? CMP_MAG_MAX : mean < last ? last : mean;
-        last = h->mags[i];
+        h->mags[i] = last = rounded(mean > CMP_MAG_MAX ? CMP_MAG_MAX : mean < last ? last : mean);
     }
 }
 

@@ -7,6 +7,7 @@
 #include "compress/frame.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum {
     COUNT_CODE_MAX = 231,
@@ -53,12 +54,32 @@ void cmp_update_begin(struct neb_buf *out, uint32_t n_units) {
     neb_buf_u32(out, n_units);
 }
 
+// A length is known when its bytes are there. Few bytes are moved, so that it takes two bytes.
+static size_t length_begin(struct neb_buf *out) {
+    (void)neb_buf_grow(out, CMP_LENGTH_BYTES);
+    return out->len;
+}
+
+static enum neb_status length_end(struct neb_buf *out, size_t at) {
+    NEB_TRY(neb_buf_check(out));
+    size_t n = out->len - at;
+    uint8_t *p = out->p + at - CMP_LENGTH_BYTES;
+    if (n < CMP_LENGTH_LONG) {
+        memmove(p + CMP_LENGTH_SHORT, out->p + at, n);
+        out->len -= CMP_LENGTH_BYTES - CMP_LENGTH_SHORT;
+        p[0] = (uint8_t)n, p[1] = (uint8_t)(n >> 8);
+    } else {
+        p[0] = p[1] = CMP_LENGTH_LONG & 0xff;
+        neb_put_u32(p + CMP_LENGTH_SHORT, (uint32_t)n);
+    }
+    return NEB_OK;
+}
+
 static enum neb_status put_counts(struct cmp_work *w, struct neb_buf *out, const uint64_t *counts,
                                   uint32_t rows) {
-    size_t at = out->len, bound = ZSTD_compressBound(rows);
-    neb_buf_u32(out, 0);
+    size_t at = length_begin(out), bound = ZSTD_compressBound(rows);
     if (!counts)
-        return neb_buf_check(out);
+        return length_end(out, at);
     neb_buf_clear(&w->counts);
     NEB_TRY(neb_buf_reserve(&w->counts, (size_t)rows + 1));
     for (uint32_t i = 0; i < rows; i++)
@@ -68,46 +89,56 @@ static enum neb_status put_counts(struct cmp_work *w, struct neb_buf *out, const
     size_t n = cmp_work_pack(w, out->p + out->len, bound, &w->counts, COUNTS_ZSTD_LEVEL);
     NEB_ASSERT(!ZSTD_isError(n));
     out->len += n;
-    neb_put_u32(out->p + at, (uint32_t)n);
-    return neb_buf_check(out);
+    return length_end(out, at);
 }
 
 enum neb_status cmp_update_add(struct cmp_work *w, struct neb_buf *out,
                                const struct cmp_unit_shape *s, const struct cmp_codec *codec,
                                const struct cmp_source *from, const uint64_t *counts) {
-    size_t n = (size_t)s->rows * s->cols;
+    size_t n = (size_t)s->rows * s->cols, at = cmp_head_begin(out);
     // Vectors (norms, biases) are few and important: no codec makes them sparse.
     struct cmp_codec c = s->rows == 1 || s->cols == 1 ? cmp_codec_dense(codec) : *codec;
-    neb_buf_u32(out, s->unit);
-    neb_buf_u32(out, s->rows);
-    neb_buf_u32(out, s->cols);
+    cmp_put_number(out, s->unit);
+    cmp_put_number(out, s->rows);
+    cmp_put_number(out, s->cols);
+    cmp_head_end(out, at);
     NEB_TRY(put_counts(w, out, s->counts ? counts : NULL, s->rows));
-    size_t at = out->len;
-    neb_buf_u32(out, 0);
+    at = length_begin(out);
     NEB_TRY(from->device    ? cmp_device_encode(from->device, w, &c, from->x, n, out)
             : from->learned ? cmp_encode_feedback(w, &c, from->learned, n, out)
                             : cmp_encode(w, &c, from->x, n, out));
-    NEB_TRY(neb_buf_check(out));
-    neb_put_u32(out->p + at, (uint32_t)(out->len - at - 4));
+    return length_end(out, at);
+}
+
+static size_t get_length(struct neb_rd *r) {
+    size_t n = neb_rd_u16(r);
+    return n == CMP_LENGTH_LONG ? neb_rd_u32(r) : n;
+}
+
+enum neb_status cmp_unit_get(struct neb_rd *r, struct cmp_unit_shape *s) {
+    struct neb_rd head = cmp_head_get(r, CMP_UNIT_HEAD);
+    uint64_t unit = cmp_get_number(&head), rows = cmp_get_number(&head),
+             cols = cmp_get_number(&head);
+    if (r->bad)
+        return neb_fail(NEB_ERR_FORMAT, "update: cut short");
+    if (!neb_rd_done(&head) || unit > UINT32_MAX || rows > UINT32_MAX || cols > UINT32_MAX ||
+        !cmp_unit_possible((uint32_t)rows, (uint32_t)cols))
+        return neb_fail(NEB_ERR_FORMAT, "update: unit %llu claims %llu x %llu elements",
+                        (unsigned long long)unit, (unsigned long long)rows,
+                        (unsigned long long)cols);
+    *s = (struct cmp_unit_shape){.unit = (uint32_t)unit, (uint32_t)rows, (uint32_t)cols, false};
     return NEB_OK;
 }
 
 static enum neb_status next_unit(struct neb_rd *r, struct cmp_unit_shape *s,
                                  struct cmp_update_unit *u) {
-    s->unit = neb_rd_u32(r);
-    s->rows = neb_rd_u32(r);
-    s->cols = neb_rd_u32(r);
-    u->counts_len = neb_rd_u32(r);
+    NEB_TRY(cmp_unit_get(r, s));
+    u->counts_len = get_length(r);
     u->counts = neb_rd_view(r, u->counts_len);
-    u->frame_len = neb_rd_u32(r);
+    u->frame_len = get_length(r);
     u->frame = neb_rd_view(r, u->frame_len);
     s->counts = u->counts_len > 0;
-    if (r->bad)
-        return neb_fail(NEB_ERR_FORMAT, "update: cut short");
-    return cmp_unit_possible(s->rows, s->cols)
-               ? NEB_OK
-               : neb_fail(NEB_ERR_FORMAT, "update: unit %u claims %u x %u elements", s->unit,
-                          s->rows, s->cols);
+    return r->bad ? neb_fail(NEB_ERR_FORMAT, "update: cut short") : NEB_OK;
 }
 
 static enum neb_status open_header(struct neb_rd *r, uint32_t *n) {
@@ -162,6 +193,22 @@ enum neb_status cmp_update_cut(const uint8_t *p, size_t len, const int32_t *owne
     }
     NEB_TRY(neb_buf_check(out));
     neb_put_u32(out->p + head + 4, taken);
+    return neb_rd_done(&r) ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "update: bytes after its end");
+}
+
+enum neb_status cmp_update_owned(const uint8_t *p, size_t len, const int32_t *owner,
+                                 uint32_t n_shards, int32_t who) {
+    struct neb_rd r = neb_rd_make(p, len);
+    uint32_t units, next = 0;
+    NEB_TRY(open_header(&r, &units));
+    for (uint32_t i = 0; i < units; i++) {
+        struct cmp_unit_shape s;
+        struct cmp_update_unit u;
+        NEB_TRY(next_unit(&r, &s, &u));
+        if (s.unit < next || s.unit >= n_shards || owner[s.unit] != who)
+            return neb_fail(NEB_ERR_FORMAT, "update: unit %u is not one of rank %d", s.unit, who);
+        next = s.unit + 1;
+    }
     return neb_rd_done(&r) ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "update: bytes after its end");
 }
 

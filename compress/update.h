@@ -2,9 +2,11 @@
 // An update: what one member sends for one fragment in one round. It holds the frames of the
 // fragment's units, and how often each row of an embedding or output matrix was seen.
 //
-//     | "NBU1" | units u32 | then for each unit:
-//     | unit u32 | rows u32 | cols u32 | counts u32 length, bytes | frame u32 length, bytes |
+//     | "NBU2" | units u32 | then for each unit:
+//     | length u8 | unit | rows | cols | counts: length, bytes | frame: length, bytes |
 //
+// The first length is that of unit, rows and cols, which are numbers of 7 bits a byte (frame.h). The
+// others are u16; 0xffff means that a u32 follows, which is the length. No counts have length 0.
 // A unit has at least one row and one column. A row count is one logarithmic byte (8 values per
 // octave, exact below 16). zstd packs the counts, so runs of zeros vanish.
 #ifndef CMP_UPDATE_H
@@ -18,7 +20,7 @@ struct cmp_unit_shape { // what the receiver expects of a unit
 
 // Appends the head. Then the caller adds exactly n_units units, in the order that receivers expect.
 void cmp_update_begin(struct neb_buf *out, uint32_t n_units);
-// Adds a unit of (rows, cols) elements. topk sends a vector (one row or one column) as int8. counts
+// Adds a unit of (rows, cols) elements. topk sends a vector (one row or one column) as int4. counts
 // (rows): tokens seen of each row; NULL: rows are not weighted. NEB_ERR_INVALID: an element is a
 // NaN or an infinity.
 NEB_MUST_CHECK enum neb_status cmp_update_add(struct cmp_work *w, struct neb_buf *out,
@@ -48,6 +50,10 @@ NEB_MUST_CHECK enum neb_status cmp_update_cut(const uint8_t *p, size_t len, cons
                                               uint32_t n_shards, int32_t who, struct neb_buf *out);
 NEB_MUST_CHECK enum neb_status cmp_update_join(const struct cmp_update_piece *pieces, size_t n,
                                                struct neb_buf *out);
+// NEB_ERR_FORMAT: the update is malformed, its units do not ascend, or one of them has not the
+// owner `who`.
+NEB_MUST_CHECK enum neb_status cmp_update_owned(const uint8_t *p, size_t len, const int32_t *owner,
+                                                uint32_t n_shards, int32_t who);
 // For tools: *n = number of units; shapes receives the first cap of their shapes. NEB_ERR_FORMAT:
 // malformed, or a unit's frame has another number of elements than rows x columns.
 NEB_MUST_CHECK enum neb_status cmp_update_shapes(const uint8_t *p, size_t len,

@@ -16,6 +16,12 @@
 #define NEBULA_COMMIT ""
 #define BUILD         NEBULA_VERSION
 #endif
+#ifndef NEBULA_CUDA_VERSION
+#define NEBULA_CUDA_VERSION ""
+#endif
+#ifndef NEBULA_NCCL_VERSION
+#define NEBULA_NCCL_VERSION ""
+#endif
 #define TEXT_OF(x) #x
 #define TEXT(x)    TEXT_OF(x)
 #ifdef __clang__
@@ -39,6 +45,8 @@ const struct neb_build_options *neb_build_options(void) {
         .mpi = NEBULA_HAS_MPI,
         .nccl = NEBULA_HAS_NCCL,
         .cuda = NEBULA_HAS_CUDA,
+        .cuda_version = NEBULA_CUDA_VERSION,
+        .nccl_version = NEBULA_NCCL_VERSION,
     };
     return &options;
 }

@@ -8,7 +8,7 @@ enum {
     // The version of every message between agents, workers, trainers and libnebula. Peers with
     // different versions refuse each other: raise it whenever a message, a record or the bytes of
     // an update change.
-    NEB_PROTOCOL = 1,
+    NEB_PROTOCOL = 2,
     NEB_BUILD_MAX = 64, // bytes of the build name, with the terminating 0
 };
 
@@ -23,6 +23,7 @@ struct neb_build_options {
     const char *build_type; // "Release"
     const char *sanitizers; // "address,undefined"; "": none
     bool mpi, nccl, cuda;   // the build has made the object that the program loads for it
+    const char *cuda_version, *nccl_version; // built with; "": without
 };
 const struct neb_build_options *neb_build_options(void);
 

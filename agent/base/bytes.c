@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/base/bytes.h"
+#include "agent/base/fault.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -92,7 +93,8 @@ enum neb_status neb_buf_reserve(struct neb_buf *b, size_t extra) {
     size_t cap = b->cap ? b->cap : 64;
     while (cap < SIZE_MAX / 2 && cap - b->len < extra)
         cap *= 2;
-    uint8_t *p = cap - b->len < extra ? NULL : realloc(b->p, cap);
+    bool none = cap - b->len < extra || neb_fault("bytes.reserve");
+    uint8_t *p = none ? NULL : realloc(b->p, cap);
     if (!p) {
         b->oom = true;
         return neb_buf_check(b);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // nebula completion: shell completion and the manual page, both made from the tables of all
 // commands and the topics of `nebula help`. Packages run it at build time.
+#include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/cli/cmd_options.h"
 #include "agent/cli/help.h"
@@ -122,11 +123,37 @@ static enum neb_status man(void) {
     return NEB_OK;
 }
 
+// Writes DIR/nebula-COMMAND.1 for each command.
+static enum neb_status manuals(const char *dir) {
+    NEB_ASSERT(setenv("ARGP_HELP_FMT", "rmargin=200", 1) == 0);
+    NEB_TRY(neb_fs_mkdirs(dir, 0755));
+    for (const struct agent_command *const *at = agent_commands; *at; at++) {
+        const struct agent_command *c = *at;
+        char path[NEB_PATH_MAX];
+        if (!c->summary)
+            continue;
+        snprintf(path, sizeof path, "%s/nebula-%s.1", dir, c->name);
+        if (!freopen(path, "we", stdout))
+            return neb_fail_errno("cannot write %s", path);
+        printf(".TH NEBULA-%s 1 \"\" \"nebula %s\" \"User Commands\"\n.SH NAME\nnebula-%s \\- ",
+               c->name, NEBULA_VERSION, c->name);
+        troff(c->summary);
+        puts("\n.SH SYNOPSIS AND OPTIONS\n.nf");
+        NEB_TRY(man_command(c));
+        puts(".fi\n.SH SEE ALSO\n.BR nebula (1)");
+        if (fflush(stdout) != 0)
+            return neb_fail_errno("cannot write %s", path);
+    }
+    return NEB_OK;
+}
+
 static int run(void *options) {
     const struct agent_options *o = options;
     const char *what = o->args[0];
     if (!strcmp(what, "man"))
         return agent_exit_of(man());
+    if (!strcmp(what, "manuals"))
+        return agent_exit_of(manuals(o->args[1]));
     if (!strcmp(what, "zsh"))
         puts("#compdef nebula\nautoload -U +X bashcompinit && bashcompinit");
     (strcmp(what, "fish") ? bash : fish)();
@@ -137,8 +164,13 @@ const struct agent_command cmd_completion = {
     .name = "completion",
     .summary = "print shell completion or the manual page",
     .options = (const struct agent_option[]){OPT_END},
-    .arguments = "bash|zsh|fish|man",
-    .doc = "Prints completion for a shell: source <(nebula completion bash). man: the manual page.",
+    .arguments = "bash|zsh|fish|man\nmanuals DIR",
+    .doc =
+        "Prints completion for a shell: source <(nebula completion bash). man: the manual page.\n"
+        "manuals: a manual page for each command, into DIR.",
     .least = 1,
-    .actions = (const struct agent_action[]){{"bash", 1}, {"zsh", 1}, {"fish", 1}, {"man", 1}, {0}},
+    .most = 2,
+    .actions =
+        (const struct agent_action[]){
+            {"bash", 1}, {"zsh", 1}, {"fish", 1}, {"man", 1}, {"manuals", 2}, {0}},
     .run = run};

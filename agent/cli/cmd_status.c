@@ -2,6 +2,7 @@
 // nebula status: what the agent on this machine does.
 #include "agent/cli/cmd_options.h"
 #include "agent/job/json.h"
+#include "agent/show/about.h"
 #include "agent/show/progress.h"
 #include "agent/show/watch.h"
 
@@ -147,11 +148,13 @@ static void print_updates(FILE *f, const json_t *o) {
 }
 
 static void print_status(FILE *f, const json_t *s) {
+    char line[256];
     json_t *o;
     size_t i;
     fprintf(f, "agent: %s\n", text_of(s, "name", "?"));
     if (text_of(s, "build", NULL))
-        fprintf(f, "  build: %s, protocol %.0f\n", text_of(s, "build", ""), real(s, "protocol"));
+        fprintf(f, "  build: %s, protocol %.0f; %s\n", text_of(s, "build", ""), real(s, "protocol"),
+                agent_about_line(json_object_get(s, "about"), line, sizeof line));
     if (real(s, "port") > 0)
         fprintf(f, "  listening port: %.0f\n", real(s, "port"));
     print_updates(f, json_object_get(s, "updates"));

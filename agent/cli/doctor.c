@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/cli/doctor.h"
+#include "agent/base/build_id.h"
 #include "agent/base/clock.h"
 #include "agent/proc/harden.h"
+#include "agent/show/about.h"
 #include "agent/show/progress.h"
 #include "inter/link/socket_profile.h"
 #include "inter/link/tcp.h"
@@ -274,6 +276,7 @@ static int count_gpus(void) {
 void doctor_machine(struct doctor *d, const char *home, int peers, int64_t need_bytes,
                     const struct doctor_path *path) {
     char text[128];
+    char line[256];
     struct rlimit files;
     struct statvfs disk;
     struct stat owner;
@@ -294,6 +297,10 @@ void doctor_machine(struct doctor *d, const char *home, int peers, int64_t need_
     int gpus = count_gpus();
     read_text("/sys/kernel/mm/transparent_hugepage/enabled", text, sizeof text);
     doctor_pages(d, text, !gpus);
+    json_t *about = agent_about();
+    doctor_add(d, "build", DOCTOR_OK, "", "%s, %s", neb_build(),
+               agent_about_line(about, line, sizeof line));
+    json_decref(about);
     doctor_add(d, "processors", DOCTOR_OK, "", "%d threads, kernels for %s, linear algebra by %s",
                kern_pool_processors(), kern_cpu_isa(), kern_cpu_library());
     doctor_add(d, "GPU", DOCTOR_OK, "",

@@ -26,6 +26,19 @@ void agent_help_list(FILE *f) {
     fputs("\n'nebula --version [--json]' prints the version and how it was built.\n", f);
 }
 
+// What other programs call a command of ours.
+static const char *other_name(const char *word) {
+    static const char *const names[][2] = {
+        {"train", "pretrain"}, {"run", "pretrain"}, {"start", "pretrain"}, {"submit", "pretrain"},
+        {"cancel", "stop"},    {"kill", "stop"},    {"list", "jobs"},      {"ps", "jobs"},
+        {"validate", "check"}, {"serve", "agent"},  {"tail", "logs"},
+    };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(word, names[i][0]))
+            return names[i][1];
+    return NULL;
+}
+
 int agent_help_unknown(const char *word, bool topics) {
     enum { MOST = 64 };
     const char *known[MOST] = {"help", "version"};
@@ -39,7 +52,8 @@ int agent_help_unknown(const char *word, bool topics) {
             known[n++] = (*c)->name;
     for (const struct agent_topic *t = agent_topics; topics && t->name && n < MOST; t++)
         known[n++] = t->name;
-    const char *meant = neb_nearest(word + strspn(word, "-"), known, n);
+    const char *bare = word + strspn(word, "-"), *other = other_name(bare),
+               *meant = other ? other : neb_nearest(bare, known, n);
     fprintf(stderr, "nebula: unknown command %s'%s'%s%s%s\n'nebula help' lists all commands%s.\n",
             topics ? "or topic " : "", word, meant ? "; did you mean '" : "", meant ? meant : "",
             meant ? "'?" : "", topics ? " and topics" : "");

@@ -4,10 +4,10 @@
 #include "agent/base/fs.h"
 #include "agent/cli/commands.h"
 #include "agent/cli/help.h"
+#include "agent/show/about.h"
 
 #include <argp.h>
 #include <errno.h>
-#include <jansson.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -19,24 +19,18 @@
 // False: out of memory.
 static bool version(bool json) {
     const struct neb_build_options *b = neb_build_options();
-    if (!json) {
-        printf("nebula %s\n%s, %s, sanitizers: %s, objects:%s%s%s%s\n", neb_build(), b->compiler,
-               b->build_type, b->sanitizers[0] ? b->sanitizers : "none", b->mpi ? " mpi" : "",
+    json_t *about = agent_about();
+    char line[256], *text = about ? json_dumps(about, JSON_COMPACT) : NULL;
+    if (text && json)
+        puts(text);
+    else if (text)
+        printf("nebula %s\n%s, objects:%s%s%s%s\n", neb_build(),
+               agent_about_line(about, line, sizeof line), b->mpi ? " mpi" : "",
                b->nccl ? " nccl" : "", b->cuda ? " cuda" : "",
                b->mpi || b->nccl || b->cuda ? "" : " none");
-        return true;
-    }
-    json_t *root = json_pack("{s:s, s:s, s:i, s:s, s:s, s:s, s:{s:b, s:b, s:b}}", "version",
-                             b->version, "commit", b->commit, "protocol", NEB_PROTOCOL, "compiler",
-                             b->compiler, "build_type", b->build_type, "sanitizers", b->sanitizers,
-                             "objects", "mpi", b->mpi, "nccl", b->nccl, "cuda", b->cuda);
-    char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
-    json_decref(root);
-    if (!text)
-        return false;
-    puts(text);
+    json_decref(about);
     free(text);
-    return true;
+    return text;
 }
 
 // A full disk can lose what is still in a buffer; the command has failed then. This runs at exit,

@@ -4,13 +4,15 @@
 #include "agent/cli/plan_print.h"
 #include "agent/job/json.h"
 #include "agent/show/progress.h"
+#include "kernels/pool.h"
 
 struct attached {
     const struct agent_job *job;
     const struct plan_machines *machines;
     struct agent_groups_view groups;
     int32_t others;
-    double link, send_s; // bits a second; of an exchange to all others
+    double link, send_s;                // bits a second; of an exchange to all others
+    uint64_t bytes[AGENT_CLUSTERS_MAX]; // of a rank of each cluster
 };
 
 static int32_t ranks_of(const struct attached *a, int32_t cluster) {
@@ -19,6 +21,7 @@ static int32_t ranks_of(const struct attached *a, int32_t cluster) {
 
 static void print(const struct attached *a) {
     char b[32], c[32];
+    const struct agent_job *job = a->job;
     printf("job %s: the attached loops make the steps; this is the exchange alone\n", a->job->name);
     agent_groups_print(a->job, &a->groups);
     if (!a->groups.sized) {
@@ -30,12 +33,14 @@ static void print(const struct attached *a) {
     printf("  exchange  %s to each of %d others: %.3g s at %s/s%s\n",
            agent_human_bytes(a->groups.bytes, b, sizeof b), a->others, a->send_s,
            agent_human_bytes(a->link / 8, c, sizeof c), a->machines->assumed ? " (assumed)" : "");
-    for (int32_t i = 0; i < agent_job_training(a->job); i++)
-        printf("  memory    %s: libnebula takes %s on each of %d rank%s, beside one unit and the "
-               "frames\n",
-               a->job->clusters[i].name,
-               agent_human_bytes(agent_groups_rank_bytes(&a->groups, ranks_of(a, i)), b, sizeof b),
-               ranks_of(a, i), ranks_of(a, i) == 1 ? "" : "s");
+    for (int32_t i = 0; i < agent_job_training(job); i++) {
+        double frames = agent_groups_frame_bytes(job, &a->groups, ranks_of(a, i));
+        printf("  memory    %s: libnebula takes %s on each of %d rank%s, and %s of frames while it "
+               "exchanges\n",
+               job->clusters[i].name, agent_human_bytes((double)a->bytes[i], b, sizeof b),
+               ranks_of(a, i), ranks_of(a, i) == 1 ? "" : "s",
+               agent_human_bytes(frames, c, sizeof c));
+    }
 }
 
 static void print_json(const struct attached *a) {
@@ -43,9 +48,11 @@ static void print_json(const struct attached *a) {
                           agent_groups_json(a->job, &a->groups)),
            *memory = json_object();
     for (int32_t i = 0; i < agent_job_training(a->job); i++)
-        json_object_set_new(memory, a->job->clusters[i].name,
-                            json_pack("{s:i, s:f}", "ranks", ranks_of(a, i), "rank_bytes",
-                                      agent_groups_rank_bytes(&a->groups, ranks_of(a, i))));
+        json_object_set_new(
+            memory, a->job->clusters[i].name,
+            json_pack("{s:i, s:I, s:f}", "ranks", ranks_of(a, i), "rank_bytes",
+                      (json_int_t)a->bytes[i], "frame_bytes",
+                      agent_groups_frame_bytes(a->job, &a->groups, ranks_of(a, i))));
     if (a->groups.sized) {
         json_object_set_new(o, "exchange_bytes", json_integer((json_int_t)a->groups.bytes));
         json_object_set_new(o, "send_s", json_real(a->send_s));
@@ -63,6 +70,11 @@ enum neb_status plan_attached(const struct agent_job *job, const struct plan_mac
     a.link = m->link.bits_s > 0 ? m->link.bits_s : m->sites[0].link.bits_s;
     NEB_TRY(agent_groups_view(job, tensors, &a.groups));
     a.send_s = a.link > 0 ? a.groups.bytes * 8 * a.others / a.link : 0;
+    for (int32_t i = 0; i < agent_job_training(job) && a.groups.sized; i++) {
+        int32_t threads = job->clusters[i].threads;
+        NEB_TRY(agent_groups_rank_bytes(job, tensors, ranks_of(&a, i),
+                                        threads ? threads : kern_pool_processors(), &a.bytes[i]));
+    }
     (json ? print_json : print)(&a);
     return NEB_OK;
 }

@@ -23,6 +23,12 @@ endfunction()
 
 add_custom_target(nebula_doc ALL)
 nebula_from_help(man nebula.1 ${CMAKE_INSTALL_MANDIR}/man1)
+add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/doc/man/nebula-agent.1
+  COMMAND nebula completion manuals ${CMAKE_BINARY_DIR}/doc/man
+  DEPENDS nebula)
+add_custom_target(nebula_doc_manuals DEPENDS ${CMAKE_BINARY_DIR}/doc/man/nebula-agent.1)
+add_dependencies(nebula_doc nebula_doc_manuals)
+install(DIRECTORY ${CMAKE_BINARY_DIR}/doc/man/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 nebula_from_help(bash nebula.bash share/bash-completion/completions nebula)
 nebula_from_help(zsh _nebula share/zsh/site-functions)
 nebula_from_help(fish nebula.fish share/fish/vendor_completions.d)

@@ -3,6 +3,7 @@
 #include "agent/base/log.h"
 #include "agent/daemon/state.h"
 #include "agent/daemon/sums.h"
+#include "agent/show/about.h"
 #include "agent/web/metrics.h"
 #include "security/locked.h"
 
@@ -174,6 +175,7 @@ json_t *daemon_status(struct daemon *d) {
     add_aside(d, jobs);
     json_object_set_new(root, "version", json_integer(1));
     json_object_set_new(root, "build", json_string(neb_build()));
+    json_object_set_new(root, "about", agent_about());
     json_object_set_new(root, "protocol", json_integer(inter_service_protocol(d->service)));
     json_object_set_new(root, "refused", refused(d));
     json_object_set_new(root, "keys_locked", json_boolean(sec_locked_all()));

@@ -209,6 +209,7 @@ static void crashed(struct daemon *d, struct agent_jobrun *j) {
 
 void daemon_worker_ended(struct daemon *d, struct agent_jobrun *j) {
     daemon_gpus_back(d, j);
+    daemon_ranks_end(j);
     if (!j->report && inter_streams_detach(d->streams.streams, j->id) != NEB_OK)
         neb_warn("the streams of job %s could not be told that the worker is gone", j->job.name);
     if (!agent_attach_waits(j)) {

@@ -455,7 +455,6 @@ static enum neb_status validate_attached_place(const struct agent_job *j, int i,
         const char *key;
     } keys[] = {{c->device != AGENT_DEVICE_AUTO, "clusters.device"},
                 {c->precision != AGENT_PRECISION_AUTO, "clusters.precision"},
-                {c->outer_state != AGENT_OUTER_AUTO, "clusters.outer_state"},
                 {c->cuda_graphs != AGENT_GRAPHS_AUTO, "clusters.cuda_graphs"}};
     for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++)
         if (keys[k].asked)

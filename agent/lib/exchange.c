@@ -19,6 +19,7 @@ static enum neb_status on_return(struct nebula *n) {
     if (!x->federated || !x->shards)
         return NEB_OK;
     NEB_TRY(exchange_send_shape(x));
+    NEB_TRY(agent_shards_renew(x->shards));
     for (int32_t f = 0; f < exchange_fragments(x); f++)
         NEB_TRY(x->frags[f].in_flight && !x->frags[f].arrived ? exchange_resubmit(x, f)
                                                               : exchange_request_commit(x, f));
@@ -153,10 +154,11 @@ enum neb_status lib_create(struct nebula *n) {
 enum neb_status lib_begin(struct nebula *n) {
     struct agent_exchange *x = &n->x;
     NEB_TRY(n->loading ? lib_rest_load(n) : lib_create(n));
-    NEB_TRY(exchange_resume(x));
-    if (x->saves.rest[0])
-        NEB_TRY(neb_fs_remove(x->saves.rest));
+    enum neb_status st = exchange_resume(x);
+    if (x->saves.rest[0] && neb_fs_remove(x->saves.rest) != NEB_OK)
+        neb_warn("%s could not be removed", x->saves.rest);
     x->saves.rest[0] = 0;
+    NEB_TRY(st);
     memset(n->digests, 0, sizeof n->digests);
     NEB_TRY(show_first(n));
     // with the hook, the caller waits for the disk: it saves its own state after the checkpoint

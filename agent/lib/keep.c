@@ -66,20 +66,46 @@ static enum neb_status add_rest(struct nebula *n, struct intra_ckpt_writer *w) {
                              : st;
 }
 
+// The clear text of a file.
+static enum neb_status read_clear(const struct nebula *n, const char *path, struct neb_buf *out) {
+    struct neb_file *f = NULL;
+    NEB_TRY(neb_file_open(path, exchange_vault(&n->x), &f));
+    neb_buf_clear(out);
+    enum neb_status st = neb_buf_reserve(out, neb_file_len(f));
+    if (st == NEB_OK)
+        st = neb_file_read(f, 0, out->p, neb_file_len(f));
+    out->len = st == NEB_OK ? neb_file_len(f) : 0;
+    neb_file_close(&f);
+    return st;
+}
+
+static enum neb_status write_clear(const struct nebula *n, const char *path,
+                                   const struct neb_buf *b) {
+    struct neb_fs_writer *w = NULL;
+    NEB_TRY(neb_fs_writer_open(path, 0600, &w));
+    enum neb_status st = neb_fs_writer_seal(w, exchange_vault(&n->x));
+    if (st == NEB_OK)
+        st = neb_fs_writer_add(w, b->p, b->len);
+    if (st == NEB_OK)
+        st = neb_fs_writer_commit(w);
+    neb_fs_writer_destroy(&w);
+    return st;
+}
+
 // Writes a checkpoint file, and reads its bytes.
 static enum neb_status write_rest(struct nebula *n) {
     char path[NEB_PATH_MAX];
     struct intra_ckpt_writer *w = NULL;
     NEB_TRY(n->x.trainer.ops->counts(n, n->sum));
     NEB_TRY(neb_path(path, sizeof path, n->x.dir, "state.out"));
-    NEB_TRY(intra_ckpt_create_in(NULL, path, &w));
+    NEB_TRY(intra_ckpt_create_in(exchange_vault(&n->x), path, &w));
     enum neb_status st = add_rest(n, w);
     if (st == NEB_OK)
         st = intra_ckpt_commit(w);
     intra_ckpt_writer_destroy(&w);
     neb_buf_free(&n->rest);
     if (st == NEB_OK)
-        st = neb_fs_read(path, SIZE_MAX / 2, &n->rest);
+        st = read_clear(n, path, &n->rest);
     if (neb_fs_exists(path) && neb_fs_remove(path) != NEB_OK)
         neb_warn("%s could not be removed", path);
     return st;
@@ -95,9 +121,9 @@ enum neb_status lib_rest_load(struct nebula *n) {
         return neb_fail(NEB_ERR_STATE, "nebula_state_count was called before nebula_begin, but the "
                                        "part \"exchange\" was not set");
     NEB_TRY(neb_path(x->saves.rest, sizeof x->saves.rest, x->dir, "state.in"));
-    NEB_TRY(neb_fs_write(x->saves.rest, n->rest.p, n->rest.len, 0600));
+    NEB_TRY(write_clear(n, x->saves.rest, &n->rest));
     neb_buf_free(&n->rest);
-    NEB_TRY(intra_ckpt_open_in(NULL, x->saves.rest, true, &c));
+    NEB_TRY(intra_ckpt_open_in(exchange_vault(x), x->saves.rest, true, &c));
     enum neb_status st = NEB_OK;
     if (V)
         st = intra_ckpt_read(c, "attached.inputs", INTRA_U64, V, 1, n->counters);
@@ -105,6 +131,15 @@ enum neb_status lib_rest_load(struct nebula *n) {
         st = intra_ckpt_read(c, "attached.targets", INTRA_U64, V, 1, n->counters + V);
     intra_ckpt_close(&c);
     return st;
+}
+
+// Brings the state from the device to the host's copies.
+static enum neb_status bring_here(struct nebula *n) {
+    if (!n->x.federated)
+        return NEB_OK;
+    for (int32_t i = 0; i < n->x.trainer.n_units; i++)
+        NEB_TRY(lib_device_shadow_here(n, i));
+    return inter_outer_pull(agent_shards_outer(n->rank ? n->shards : n->x.shards));
 }
 
 // ---- the calls ----------------------------------------------------------------------------------
@@ -126,7 +161,8 @@ int nebula_state_count(struct nebula *n, int32_t *out) {
         n->failed = true;
         return lib_pass(st);
     }
-    if (n->rank == 0)
+    st = first ? NEB_OK : intra_comm_agree(n->world, bring_here(n));
+    if (n->rank == 0 && st == NEB_OK)
         st = first ? lib_create(n) : n->begun ? write_rest(n) : NEB_OK;
     s = lib_leave(n, lib_pass(st));
     n->failed = s != NEBULA_OK;

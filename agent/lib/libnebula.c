@@ -136,6 +136,9 @@ int nebula_begin(struct nebula *n) {
         return s;
     if (n->begun)
         return lib_fail(NEBULA_ERR_STATE, "nebula_begin: called twice");
+    if (n->x.job.mode != AGENT_MODE_REPLICAS)
+        return lib_fail(NEBULA_ERR_STATE, "nebula_begin: the job has teachers and students; open "
+                                          "its side with nebula_side_open");
     if ((s = lib_enter(n, "nebula_begin")) != NEBULA_OK)
         return s;
     n->begun = true;
@@ -195,6 +198,13 @@ static enum neb_status step(struct nebula *n, const struct nebula_step_stats *s)
 }
 
 int64_t nebula_step_count(const struct nebula *n) { return n ? n->x.step : 0; }
+
+int nebula_set_stream(struct nebula *n, void *stream) {
+    int s = lib_usable(n, "nebula_set_stream");
+    if (!s && n->device)
+        n->device->stream = stream;
+    return s;
+}
 
 int nebula_step_with(struct nebula *n, const struct nebula_step_stats *stats, int *state) {
     LIB_POINT;
@@ -354,11 +364,25 @@ static enum neb_status report(struct nebula *n, double eval_loss) {
     return exchange_report(x, results, json_pack("{s:{}}", "eval_by_source"));
 }
 
+// Tells the submitter as well why there is no report.
+static void say_unfinished(struct nebula *n) {
+    char why[512], text[800];
+    neb_last_error(why, sizeof why);
+    snprintf(text, sizeof text,
+             "cluster %s: the attached loop has ended without its report: %s. Mend this and attach "
+             "again: the loop continues from its newest checkpoint",
+             n->x.job.clusters[n->x.cluster].name, why);
+    exchange_fault(&n->x, text);
+}
+
 // Waits for the checkpoint that is being written: the next trainer continues from it.
 static enum neb_status leave(struct nebula *n, double eval_loss) {
     enum neb_status st = n->failed ? NEB_OK : exchange_save_wait(&n->x);
-    if (st == NEB_OK && !n->failed && n->state != NEBULA_TRAIN)
-        return report(n, eval_loss);
+    if (!n->failed && st == NEB_OK && n->state != NEBULA_TRAIN) {
+        if ((st = report(n, eval_loss)) == NEB_OK)
+            return NEB_OK;
+        say_unfinished(n);
+    }
     if (agent_ipc_send(n->x.link.ipc, NULL, json_pack("{s:s}", "op", "detach"), NULL, 0) != NEB_OK)
         neb_debug("the agent is gone");
     return st;

@@ -20,8 +20,7 @@ static enum neb_status read_units(void *user, const struct agent_move *moves, in
 
 static enum neb_status write_units(void *user, const struct agent_move *moves, int32_t count,
                                    bool there) {
-    NEB_ASSERT(!there); // this trainer names no memory of a device
-    return lib_write(user, moves, count);
+    return there ? NEB_OK : lib_write(user, moves, count);
 }
 
 enum neb_status lib_sum_counts(struct nebula *n, uint64_t *out) {
@@ -71,7 +70,12 @@ const struct agent_trainer_ops lib_trainer_ops = {.read = read_units,
                                                   .restore = restore,
                                                   .skip = skip,
                                                   .idle = idle,
-                                                  .call = call};
+                                                  .call = call,
+                                                  .there = lib_device_there,
+                                                  .alone = lib_device_alone,
+                                                  .fetch = lib_device_fetch,
+                                                  .store = lib_device_store,
+                                                  .joint = lib_device_joint};
 
 // ---- all parameters -----------------------------------------------------------------------------
 
@@ -94,54 +98,103 @@ enum neb_status lib_own_digest(struct nebula *n, struct kern_digest *out) {
     return NEB_OK;
 }
 
-enum neb_status lib_gather(struct nebula *n, struct intra_model *m) {
+// each: on rank 0, for every unit in order; NULL on the other ranks.
+enum neb_status lib_gather(struct nebula *n, lib_gathered *each, void *user) {
     struct intra_comm *w = n->world;
     for (int32_t i = 0; i < n->x.trainer.n_units; i++) {
         struct agent_move move = lib_move(n, i);
         size_t bytes = agent_unit_size(&n->units[i]) * sizeof(float);
         struct intra_comm_send send = {0};
         NEB_TRY(lib_read(n, &move, 1));
-        float *to = m ? intra_param(m, intra_model_find(m, n->of[i]->name)) + n->first[i] : NULL;
-        if (move.rank == 0 && n->rank == 0)
-            memcpy(to, move.at, bytes);
-        else if (n->rank == 0)
-            NEB_TRY(w->ops->recv(w, to, bytes, move.rank, TAG_GATHER));
+        if (n->rank == 0 && move.rank != 0)
+            NEB_TRY(w->ops->recv(w, n->buffer, bytes, move.rank, TAG_GATHER));
+        if (n->rank == 0)
+            each(user, i, move.rank ? n->buffer : move.at);
         else if (move.rank == n->rank)
             NEB_TRY(w->ops->send(w, move.at, bytes, 0, TAG_GATHER, &send));
     }
     return NEB_OK;
 }
 
-// Frozen tensors have their initial values.
-static enum neb_status make_whole(struct nebula *n, struct intra_model **out) {
-    struct agent_job *j = &n->x.job;
-    struct intra_ckpt *init = NULL;
-    NEB_TRY(intra_model_create(&j->model, &j->trainable, (uint64_t)j->seed, out));
-    free((*out)->grads);
-    (*out)->grads = NULL;
-    if (!n->x.init_from[0] || j->trainable.mode == INTRA_TRAIN_FULL)
-        return NEB_OK;
-    NEB_TRY(intra_ckpt_open_in(exchange_vault(&n->x), n->x.init_from, true, &init));
-    enum neb_status st = intra_model_load_params(init, *out);
-    intra_ckpt_close(&init);
-    return st;
+// ---- the final model ----------------------------------------------------------------------------
+
+struct final { // on rank 0, which never holds more than a unit of another rank
+    struct nebula *n;
+    struct intra_ckpt *init; // NULL: frozen tensors have the values of the seed
+    struct intra_ckpt_writer *out;
+    int32_t next;        // tensor of the model
+    enum neb_status bad; // the first failure: the other ranks send on
+};
+
+static void keep(struct final *f, enum neb_status st) { f->bad = f->bad == NEB_OK ? st : f->bad; }
+
+static void begin_tensor(struct final *f) {
+    const struct intra_tensor *t = &f->n->model->tensors[f->next++];
+    if (f->bad == NEB_OK)
+        keep(f, intra_ckpt_begin(f->out, t->name, INTRA_F32, (uint64_t)t->rows, (uint64_t)t->cols));
 }
 
-static enum neb_status write_model(void *user, struct intra_ckpt_writer *out) {
-    return intra_model_save(user, out);
+// Rows [row, row + count) of a frozen tensor.
+static enum neb_status put_rows(struct final *f, const struct intra_tensor *t, int32_t row,
+                                int32_t count, float *room) {
+    size_t bytes = (size_t)count * (size_t)t->cols * sizeof *room;
+    const struct intra_ckpt_section *s = f->init ? intra_ckpt_find(f->init, t->name) : NULL;
+    struct intra_tensor part = *t;
+    part.row0 = row;
+    part.rows = count;
+    if (s)
+        NEB_TRY(intra_ckpt_range(f->init, s, (size_t)row * (size_t)t->cols * sizeof *room, room,
+                                 bytes));
+    else
+        intra_model_draw(f->n->model, &part, (uint64_t)f->n->x.job.seed, room);
+    return intra_ckpt_put(f->out, room, bytes);
+}
+
+static void put_frozen(struct final *f) {
+    const struct intra_tensor *t = &f->n->model->tensors[f->next];
+    int32_t step = INTRA_UNIT_ELEMENTS / t->cols > 0 ? INTRA_UNIT_ELEMENTS / t->cols : 1;
+    float *room = malloc((size_t)step * (size_t)t->cols * sizeof *room);
+    begin_tensor(f);
+    if (!room)
+        keep(f, neb_fail(NEB_ERR_NOMEM, "out of memory for rows of %s", t->name));
+    for (int32_t r = 0; r < t->rows && f->bad == NEB_OK; r += step)
+        keep(f, put_rows(f, t, r, t->rows - r < step ? t->rows - r : step, room));
+    free(room);
+}
+
+static void put_frozen_before(struct final *f, const struct intra_tensor *t) {
+    while (f->next < f->n->model->n_tensors && &f->n->model->tensors[f->next] != t)
+        put_frozen(f);
+}
+
+static void put_unit(void *user, int32_t unit, const float *x) {
+    struct final *f = user;
+    const struct intra_tensor *t = f->n->of[unit]->model;
+    if (f->n->first[unit] == 0) {
+        put_frozen_before(f, t);
+        begin_tensor(f);
+    }
+    if (f->bad == NEB_OK)
+        keep(f, intra_ckpt_put(f->out, x, agent_unit_size(&f->n->units[unit]) * sizeof *x));
+}
+
+static enum neb_status write_final(void *user, struct intra_ckpt_writer *out) {
+    struct final *f = user;
+    f->out = out;
+    keep(f, intra_model_save_config(f->n->model, out));
+    NEB_TRY(lib_call(f->n, LIB_GATHER));
+    NEB_TRY(lib_gather(f->n, put_unit, f));
+    put_frozen_before(f, NULL);
+    return f->bad;
 }
 
 enum neb_status lib_trainer_write_model(struct nebula *n) {
-    struct intra_model *whole = NULL;
+    struct final f = {.n = n};
     if (!n->model) // the loop has code that knows its model
         return NEB_OK;
-    enum neb_status st = make_whole(n, &whole);
-    if (st == NEB_OK)
-        st = lib_call(n, LIB_GATHER);
-    if (st == NEB_OK)
-        st = lib_gather(n, whole);
-    if (st == NEB_OK)
-        st = exchange_write_model(&n->x, "model.ckpt", write_model, whole);
-    intra_model_destroy(&whole);
+    if (n->x.init_from[0] && n->x.job.trainable.mode != INTRA_TRAIN_FULL)
+        NEB_TRY(intra_ckpt_open_in(exchange_vault(&n->x), n->x.init_from, true, &f.init));
+    enum neb_status st = exchange_write_model(&n->x, "model.ckpt", write_final, &f);
+    intra_ckpt_close(&f.init);
     return st;
 }

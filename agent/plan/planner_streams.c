@@ -101,6 +101,7 @@ static struct agent_planned_side side_of(const struct planning *p, int32_t i,
         .job = {
             .model = model_of(p, role),
             .trainable = j->trainable,
+            .muon = j->optim.kind == INTRA_OPTIM_MUON,
             .mesh = c->mesh,
             .batch = j->batch,
             .seq_len = j->seq_len,

@@ -4,6 +4,7 @@
 #include "agent/base/log.h"
 #include "agent/job/config.h"
 #include "agent/job/json.h"
+#include "agent/show/about.h"
 #include "agent/show/progress.h"
 
 #include <errno.h>
@@ -244,12 +245,13 @@ static json_t *summary_json(const struct agent_summary *s) {
         }
     if (!clusters)
         return NULL;
-    json_t *o = json_pack("{s:s, s:s, s:I, s:I, s:I, s:o, s:o, s:o, s:o}", "job", s->job, "mode",
-                          s->mode, "params", (json_int_t)s->params, "trainable_params",
-                          (json_int_t)s->trainable_params, "rounds", (json_int_t)s->rounds,
-                          "wall_s", agent_json_number(s->wall_s), "clusters", clusters,
-                          "wire_bits_per_param", agent_json_number(agent_summary_bits_per_param(s)),
-                          "reduction_vs_sync_fp32", agent_json_number(agent_summary_reduction(s)));
+    json_t *o =
+        json_pack("{s:s, s:s, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o}", "job", s->job, "mode",
+                  s->mode, "params", (json_int_t)s->params, "trainable_params",
+                  (json_int_t)s->trainable_params, "rounds", (json_int_t)s->rounds, "wall_s",
+                  agent_json_number(s->wall_s), "clusters", clusters, "wire_bits_per_param",
+                  agent_json_number(agent_summary_bits_per_param(s)), "reduction_vs_sync_fp32",
+                  agent_json_number(agent_summary_reduction(s)), "build", agent_about());
     json_t *privacy =
         s->privacy.text[0]
             ? json_pack("{s:o, s:f, s:I, s:f, s:f, s:i}", "epsilon",

@@ -261,6 +261,11 @@ static enum neb_status set_place(struct agent_side *x) {
     struct agent_worker *w = x->w;
     const struct agent_cluster *c = &w->x.job.clusters[w->x.cluster];
     NEB_TRY(intra_corpus_open(agent_job_corpus(&w->x.job, w->x.cluster), true, &w->corpus));
+    if (intra_corpus_streams(w->corpus))
+        return neb_fail(NEB_ERR_INVALID,
+                        "cluster %s: modes rtd and distill take no corpus that streams: build it "
+                        "without `stream`",
+                        c->name);
     NEB_TRY(kern_cpu_create(w->world ? w->threads : c->threads, &w->K));
     if (agent_job_takes_devices(&w->x.job))
         NEB_TRY(worker_device_open(w));
@@ -331,6 +336,7 @@ static enum neb_status results(struct agent_side *x, json_t **out) {
     char device[96];
     json_t *more = NULL;
     bool finished = x->role->done(x);
+    exchange_heartbeat(&x->w->x, false, 0); // evaluation is no step
     NEB_TRY(x->role->report(x, finished, &loss, &more));
     show(x);
     x->w->x.payload_bytes = x->figures->batch_bytes; // updates of rounds are not part of it

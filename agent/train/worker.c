@@ -53,6 +53,8 @@ static enum neb_status train(struct agent_worker *w) {
             continue;
         }
         NEB_TRY(exchange_leaves_out(&w->x) ? worker_builtin_leave_out(w) : worker_builtin_step(w));
+        if (w->x.shards && !w->x.federated)
+            NEB_TRY(exchange_alone(&w->x));
         NEB_TRY(worker_eval_when_due(w));
         if (w->x.job.checkpoint_every && w->x.step % w->x.job.checkpoint_every == 0)
             NEB_TRY(exchange_save(&w->x));
@@ -109,7 +111,7 @@ static enum neb_status run(struct agent_worker *w, const char *socket_path, cons
         return agent_side_run(w);
     w->x.federated = w->x.job.sync.scheme == AGENT_SCHEME_FEDERATED && w->x.job.n_clusters > 1;
     NEB_TRY(worker_builtin_create(w));
-    if (w->x.federated) {
+    if (w->x.federated || agent_job_steps_alone(&w->x.job)) {
         NEB_TRY(exchange_join(&w->x));
         worker_tensors_add_shards(&w->tensors, w->x.shards);
     }

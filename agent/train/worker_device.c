@@ -12,7 +12,7 @@
 // has trained on none, or on the CPU since.
 static const char TRAINED_ON[] = "device";
 
-bool worker_device_had(const struct agent_worker *w) {
+static bool device_had(const struct agent_worker *w) {
     char path[NEB_PATH_MAX];
     return neb_path(path, sizeof path, w->x.dir, TRAINED_ON) == NEB_OK && neb_fs_exists(path);
 }
@@ -42,7 +42,7 @@ static enum neb_status gone(struct agent_worker *w, const char *why) {
 
 enum neb_status worker_device_open(struct agent_worker *w) {
     const struct agent_cluster *c = &w->x.job.clusters[w->x.cluster];
-    bool must = c->device == AGENT_DEVICE_CUDA, had = worker_device_had(w);
+    bool must = c->device == AGENT_DEVICE_CUDA, had = device_had(w);
     char why[KERN_WHY_MAX];
     int index;
     w->device_type = c->precision == AGENT_PRECISION_BF16 ? KERN_BF16 : KERN_F32;
@@ -74,13 +74,12 @@ enum neb_status worker_device_open(struct agent_worker *w) {
 
 bool worker_device_optional(const struct agent_worker *w) {
     const struct agent_cluster *c = &w->x.job.clusters[w->x.cluster];
-    return c->device == AGENT_DEVICE_AUTO && c->precision != AGENT_PRECISION_BF16 &&
-           !worker_device_had(w);
+    return c->device == AGENT_DEVICE_AUTO && c->precision != AGENT_PRECISION_BF16 && !device_had(w);
 }
 
 enum neb_status worker_device_joined(struct agent_worker *w, enum neb_status st) {
     char why[1024];
-    if (st == NEB_OK || st == NEB_ERR_NOMEM || !w->device || !worker_device_had(w))
+    if (st == NEB_OK || st == NEB_ERR_NOMEM || !w->device || !device_had(w))
         return st;
     neb_last_error(why, sizeof why);
     return gone(w, why);

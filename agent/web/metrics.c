@@ -55,6 +55,7 @@ static const struct metric of_cluster[] = {
     {"recv_bytes", "nebula_cluster_received_bytes_total", "counter",
      "WAN bytes received for the job.", 1},
 };
+static const char *const of_build[] = {"version", "commit", "build_type", "isa", "cuda", "nccl"};
 #define COUNT(a) (sizeof(a) / sizeof *(a))
 
 __attribute__((format(printf, 2, 3))) static void add(struct neb_buf *b, const char *fmt, ...) {
@@ -142,7 +143,10 @@ enum neb_status agent_metrics_text(const json_t *status, struct neb_buf *b) {
     head(b, "nebula_agent_info", "gauge", "The agent; always 1.");
     add(b, "nebula_agent_info{");
     label(b, "agent", json_object_get(status, "name"), true);
-    add(b, ",version=\"%s\"} 1\n", NEBULA_VERSION);
+    for (size_t n = 0; n < COUNT(of_build); n++)
+        label(b, of_build[n], json_object_get(json_object_get(status, "about"), of_build[n]),
+              false);
+    add(b, "} 1\n");
     for (size_t m = 0; m < COUNT(of_peer); m++) {
         head(b, of_peer[m].name, of_peer[m].type, of_peer[m].help);
         json_array_foreach(peers, i, o)

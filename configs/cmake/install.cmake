@@ -23,6 +23,19 @@ foreach(folder agent configs security)
   install(FILES ${folder}/README.md DESTINATION ${CMAKE_INSTALL_DOCDIR}/${folder})
 endforeach()
 
+# A wheel has oneDNN inside (kernels/onednn.c loads it), where the program looks for it.
+if(SKBUILD)
+  set_target_properties(nebula PROPERTIES INSTALL_RPATH "$ORIGIN/../lib")
+  find_library(NEBULA_ONEDNN NAMES libdnnl.so.3 libdnnl.so.2)
+  if(NEBULA_ONEDNN)
+    get_filename_component(name ${NEBULA_ONEDNN} NAME)
+    file(REAL_PATH ${NEBULA_ONEDNN} file)
+    install(PROGRAMS ${file} DESTINATION lib RENAME ${name})
+  else()
+    nebula_left_out("oneDNN in the wheel (Debian: libdnnl2)")
+  endif()
+endif()
+
 # Builds everything that is installed, without tests.
 add_custom_target(product DEPENDS nebula nebula_doc libnebula wanlink)
 foreach(object nebula_mpi nebula_nccl nebula_cuda)
@@ -30,6 +43,9 @@ foreach(object nebula_mpi nebula_nccl nebula_cuda)
     add_dependencies(product ${object})
   endif()
 endforeach()
+
+add_custom_target(uninstall COMMAND ${CMAKE_COMMAND}
+  -P ${CMAKE_SOURCE_DIR}/configs/cmake/uninstall.cmake)
 
 # cpack -G DEB
 set(CPACK_PACKAGE_CONTACT "Nebula maintainers <nebula@localhost>")

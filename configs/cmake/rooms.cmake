@@ -34,6 +34,11 @@ endmacro()
 # finds the libraries that it was linked with, also outside the paths of ld.so: CUDA, NCCL, MPI.
 function(nebula_object target)
   set_target_properties(${target} PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
+  if(SKBUILD) # in a wheel: the folders of the packages nvidia-*, which PyTorch also brings
+    set(nvidia "$ORIGIN/../../../nvidia")
+    set_target_properties(${target} PROPERTIES INSTALL_RPATH
+      "${nvidia}/cu${CUDAToolkit_VERSION_MAJOR}/lib;${nvidia}/nccl/lib")
+  endif()
   install(TARGETS ${target} LIBRARY DESTINATION lib/nebula)
 endfunction()
 

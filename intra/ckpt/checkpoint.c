@@ -27,6 +27,7 @@ struct intra_ckpt_writer {
     struct neb_sha256 *sha;
     struct neb_buf index;
     uint64_t at, bytes;
+    uint64_t left; // bytes that the section still needs
     uint32_t n;
     struct neb_buf names;   // NUL-separated, to refuse duplicates
     enum neb_status failed; // the first failure stays: a file with a hole is never committed
@@ -106,58 +107,92 @@ static bool is_part(const char *path) {
     return n > tail && !strcmp(path + n - tail, ".part");
 }
 
-static bool name_taken(const struct intra_ckpt_writer *w, const char *name) {
-    for (size_t i = 0; i < w->names.len; i += strlen((const char *)w->names.p + i) + 1)
-        if (!strcmp((const char *)w->names.p + i, name))
-            return true;
-    return false;
+static int by_text(const void *a, const void *b) {
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-enum neb_status intra_ckpt_add(struct intra_ckpt_writer *w, const char *name,
-                               enum intra_dtype dtype, uint64_t rows, uint64_t cols,
-                               const void *data) {
-    static const uint8_t zeros[ALIGN] = {0};
-    NEB_ASSERT(strlen(name) <= INTRA_CKPT_NAME_MAX && !name_taken(w, name) &&
-               w->n < INTRA_CKPT_SECTIONS_MAX);
-    uint64_t bytes = rows * cols * dtype_bytes[dtype];
-    uint8_t digest[32];
+// A reader takes one of two sections of the same name.
+static enum neb_status check_names(const struct intra_ckpt_writer *w) {
+    const char **all = malloc(((size_t)w->n + 1) * sizeof *all), *at = (const char *)w->names.p;
+    if (!all)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for %u names of sections", w->n);
+    for (uint32_t i = 0; i < w->n; i++, at += strlen(at) + 1)
+        all[i] = at;
+    qsort(all, w->n, sizeof *all, by_text);
+    for (uint32_t i = 1; i < w->n; i++)
+        NEB_ASSERT(strcmp(all[i - 1], all[i]) != 0);
+    free(all);
+    return NEB_OK;
+}
+
+enum neb_status intra_ckpt_begin(struct intra_ckpt_writer *w, const char *name,
+                                 enum intra_dtype dtype, uint64_t rows, uint64_t cols) {
+    NEB_ASSERT(strlen(name) <= INTRA_CKPT_NAME_MAX && w->n < INTRA_CKPT_SECTIONS_MAX && !w->left &&
+               !w->sink);
     neb_buf_add(&w->names, name, strlen(name) + 1);
-    if (!strcmp(name, INTRA_PARTS_SECTION) && !is_part(w->path)) {
-        const uint64_t *p = data;
-        w->token = p[0];
-        w->parts = (uint32_t)p[1];
-    }
-    w->bytes += bytes;
-    if (w->sink) {
-        w->n++;
-        if (w->failed == NEB_OK)
-            w->failed = w->sink(w->user, name, dtype, rows, cols, data, bytes);
-        return w->failed;
-    }
-    const uint8_t *at = data;
-    for (uint64_t left = bytes; left;) { // in pieces: the disk works while the next piece is hashed
-        size_t n = left < NEB_MOVED_PIECE ? (size_t)left : NEB_MOVED_PIECE;
-        neb_sha256_add(w->sha, at, n);
-        if (w->failed == NEB_OK)
-            w->failed = neb_fs_writer_add(w->file, at, n);
-        at += n;
-        left -= n;
-        if (w->written)
-            *w->written += n;
-    }
-    neb_sha256_finish(w->sha, digest);
+    w->left = rows * cols * dtype_bytes[dtype];
+    w->bytes += w->left;
     neb_buf_str(&w->index, name);
     neb_buf_u8(&w->index, (uint8_t)dtype);
     neb_buf_u64(&w->index, rows);
     neb_buf_u64(&w->index, cols);
     neb_buf_u64(&w->index, w->at);
-    neb_buf_add(&w->index, digest, sizeof digest);
+    w->at += w->left;
     w->n++;
-    uint64_t pad = (ALIGN - bytes % ALIGN) % ALIGN;
-    w->at += bytes + pad;
+    return w->left ? w->failed : intra_ckpt_put(w, NULL, 0);
+}
+
+enum neb_status intra_ckpt_put(struct intra_ckpt_writer *w, const void *data, uint64_t bytes) {
+    static const uint8_t zeros[ALIGN] = {0};
+    uint8_t digest[32];
+    const uint8_t *at = data;
+    NEB_ASSERT(bytes <= w->left);
+    w->left -= bytes;
+    while (bytes) { // in pieces: the disk works while the next piece is hashed
+        size_t n = bytes < NEB_MOVED_PIECE ? (size_t)bytes : NEB_MOVED_PIECE;
+        neb_sha256_add(w->sha, at, n);
+        if (w->failed == NEB_OK)
+            w->failed = neb_fs_writer_add(w->file, at, n);
+        at += n;
+        bytes -= n;
+        if (w->written)
+            *w->written += n;
+    }
+    if (w->left)
+        return w->failed;
+    neb_sha256_finish(w->sha, digest);
+    neb_buf_add(&w->index, digest, sizeof digest);
+    uint64_t pad = (ALIGN - w->at % ALIGN) % ALIGN;
+    w->at += pad;
     if (w->failed == NEB_OK)
         w->failed = neb_fs_writer_add(w->file, zeros, pad);
     return w->failed;
+}
+
+static enum neb_status to_sink(struct intra_ckpt_writer *w, const char *name,
+                               enum intra_dtype dtype, uint64_t rows, uint64_t cols,
+                               const void *data) {
+    uint64_t bytes = rows * cols * dtype_bytes[dtype];
+    NEB_ASSERT(strlen(name) <= INTRA_CKPT_NAME_MAX && w->n < INTRA_CKPT_SECTIONS_MAX);
+    w->bytes += bytes;
+    w->n++;
+    if (w->failed == NEB_OK)
+        w->failed = w->sink(w->user, name, dtype, rows, cols, data, bytes);
+    return w->failed;
+}
+
+enum neb_status intra_ckpt_add(struct intra_ckpt_writer *w, const char *name,
+                               enum intra_dtype dtype, uint64_t rows, uint64_t cols,
+                               const void *data) {
+    if (!strcmp(name, INTRA_PARTS_SECTION) && !is_part(w->path)) {
+        const uint64_t *p = data;
+        w->token = p[0];
+        w->parts = (uint32_t)p[1];
+    }
+    if (w->sink)
+        return to_sink(w, name, dtype, rows, cols, data);
+    enum neb_status st = intra_ckpt_begin(w, name, dtype, rows, cols);
+    return w->left ? intra_ckpt_put(w, data, w->left) : st;
 }
 
 void intra_ckpt_split(struct intra_ckpt_writer *w, const char *path) {
@@ -182,6 +217,8 @@ enum neb_status intra_ckpt_commit(struct intra_ckpt_writer *w) {
     NEB_TRY(neb_buf_check(&w->names));
     if (w->sink)
         return NEB_OK;
+    NEB_ASSERT(!w->left);
+    NEB_TRY(check_names(w));
     NEB_TRY(intra_parts_wait(w->path, w->token, w->parts, INTRA_PARTS_IDLE_S * NEB_S));
     put_header(header, w->at, w->index.len, w->n);
     neb_sha256_add(w->sha, w->index.p, w->index.len);

@@ -19,7 +19,7 @@
 
 #define INTRA_CKPT_MAGIC "NEBCKPT" // its first eight bytes; the last one is 0
 enum intra_dtype { INTRA_BYTES = 0, INTRA_F32 = 1, INTRA_U32 = 2, INTRA_U64 = 3 };
-enum { INTRA_CKPT_NAME_MAX = 127, INTRA_CKPT_SECTIONS_MAX = 65536 };
+enum { INTRA_CKPT_NAME_MAX = 127, INTRA_CKPT_SECTIONS_MAX = 1 << 23 }; // sections of one file
 
 struct intra_ckpt_writer;
 // Writes PATH.tmp until commit. create, add and commit return NEB_ERR_IO or NEB_ERR_NOSPC when
@@ -37,10 +37,18 @@ NEB_MUST_CHECK enum neb_status intra_ckpt_create_sink(intra_ckpt_sink *sink, voi
 NEB_MUST_CHECK enum neb_status intra_ckpt_create_in(const struct neb_vault *vault, const char *path,
                                                     struct intra_ckpt_writer **out);
 // Adds a section of rows x cols elements of the dtype. For bytes, rows is the length and cols is 1.
-// Names are unique (asserted). After a failure every further add and commit fails too.
+// Names are unique (asserted at commit, for a file). After a failure every further add and commit
+// fails too.
 NEB_MUST_CHECK enum neb_status intra_ckpt_add(struct intra_ckpt_writer *w, const char *name,
                                               enum intra_dtype dtype, uint64_t rows, uint64_t cols,
                                               const void *data);
+// The same in pieces, for data that is nowhere in memory as a whole: begin, then put until all
+// bytes are there (asserted). Not for a writer with a sink.
+NEB_MUST_CHECK enum neb_status intra_ckpt_begin(struct intra_ckpt_writer *w, const char *name,
+                                                enum intra_dtype dtype, uint64_t rows,
+                                                uint64_t cols);
+NEB_MUST_CHECK enum neb_status intra_ckpt_put(struct intra_ckpt_writer *w, const void *data,
+                                              uint64_t bytes);
 // Lets other ranks write parts of this checkpoint beside `path`, its final place
 // (checkpoint_parts.h). "": this writer only counts its own sections, and nothing is written. NULL,
 // the default: everything is in one file.

@@ -145,8 +145,9 @@ void intra_cost_time(const struct intra_cost_job *given, const struct intra_cost
            times = micros * (double)(side ? 1 : j->batch); // the counted micro-batch
     struct cost_work w = cost_work(j, side);
     NEB_ASSERT(j->share > 0 && (!j->device || r->device.count > 0));
-    *c = (struct intra_cost){
-        .flops = times * w.flops, .tp_bytes = times * w.tp.bytes, .dp_bytes = w.dp_bytes};
+    *c = (struct intra_cost){.flops = times * w.flops + w.update_flops,
+                             .tp_bytes = times * w.tp.bytes,
+                             .dp_bytes = w.dp_bytes};
     c->compute_s = c->flops / intra_cost_rate(j, r, n);
     if (j->device) // tokens, targets, and lists that say where each token is
         c->compute_s += micros * 5 * n * (double)sizeof(int32_t) / r->device.up;

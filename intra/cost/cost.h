@@ -70,6 +70,7 @@ struct intra_cost_job {
     // sequences.
     int32_t micros;
     bool recompute;
+    bool muon;   // optim.name is muon
     bool frozen; // does not train: no gradients, no moments, and all blocks share memory
     // Takes part in exchanges: θ, v, u and θ_m at the send, spread over the ranks (shards.h).
     bool outer;
@@ -120,6 +121,7 @@ struct intra_model *intra_cost_layout(const struct intra_model_config *m,
 // Elements of the whole model, and of those that are trainable.
 struct intra_cost_params {
     int64_t all, trainable;
+    int64_t second; // of trainable: those with a second moment if Muon trains
 };
 // The shape is that of a valid job. With vocab 0: without embeddings and output head.
 struct intra_cost_params intra_cost_count(const struct intra_model_config *m,

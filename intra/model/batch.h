@@ -13,7 +13,8 @@ struct intra_batch {
     // (B) tokens of each sequence that all its positions see (mask prefix). NULL: the mask is
     // causal
     const int32_t *prefix;
-    // NULL: cross-entropy alone. With tensor parallelism k >= 1, and ids are of the whole vocabulary
+    // NULL: cross-entropy alone. With tensor parallelism k >= 1, and ids are of the whole
+    // vocabulary
     const struct kern_soft *teacher;
 };
 

@@ -125,9 +125,11 @@ NEB_MUST_CHECK enum neb_status intra_device_push(struct intra_device *d, const b
 // The master parameters of a trainable tensor on the device. A caller that changes them must call
 // changed, or products use the old values. The host memory is then outdated until the next pull.
 float *intra_device_param(const struct intra_device *d, const struct intra_tensor *t);
-// The device's memory is not the host's.
-bool intra_device_apart(const struct intra_device *d);
 NEB_MUST_CHECK enum neb_status intra_device_changed(struct intra_device *d, const bool *wanted);
+// Seconds that the iterations of Muon took so far, on processors (on a device: their enqueuing).
+double intra_device_muon_seconds(const struct intra_device *d);
+// FLOPs of the products of these iterations in one update, on this rank.
+double intra_device_muon_flops(const struct intra_device *d);
 // The same for the optimiser's moments.
 NEB_MUST_CHECK enum neb_status intra_device_pull_moments(struct intra_device *d);
 NEB_MUST_CHECK enum neb_status intra_device_push_moments(struct intra_device *d);

@@ -168,6 +168,7 @@ struct intra_tensor *intra_model_add(struct intra_model *m, int32_t layer, int32
     va_end(ap);
     // by name, because an adapter of rank 1 is a matrix with one row
     t.decay = !ends_with(t.name, "norm.weight") && !ends_with(t.name, "bias");
+    t.matrix = t.decay && layer >= 0 && layer < m->c.n_layers && !strstr(t.name, ".lora_");
     t.trainable = m->learns[t.index] = learns(m, &t);
     if (t.trainable) {
         m->n_all_trainable += (size_t)rows * (size_t)cols;

@@ -111,6 +111,7 @@ struct intra_tensor {
     bool trainable;
     size_t grad_at; // offset in grads, if trainable
     bool decay;     // weight decay applies: to matrices, not to vectors
+    bool matrix;    // of a block, and no adapter: Muon may update it as a whole (optim.h)
     enum intra_row_kind row_kind;
 };
 // The part of t that tensor-parallel rank r of `ways` holds: its shape and position. The offsets

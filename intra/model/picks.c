@@ -34,7 +34,8 @@ static int32_t most_named(const struct intra_device *d) {
     return d->c.soft_k < each ? d->c.soft_k : each;
 }
 
-// What one rank tells the others of n rows: ids and log-probabilities, the tail, the log of the sum.
+// What one rank tells the others of n rows: ids and log-probabilities, the tail, the log of the
+// sum.
 static size_t told(int32_t n, int32_t k) { return (size_t)n * (2 * (size_t)k + 2); }
 
 enum neb_status device_picks_create(struct intra_device *d) {

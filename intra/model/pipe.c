@@ -28,7 +28,9 @@ struct intra_pipe {
     struct lane lanes[2];                // by enum intra_pipe_way
 };
 
-size_t intra_pipe_floats(const struct intra_model *m, int b, int T) {
+// Floats that cross a stage boundary for b sequences: each tensor-parallel rank sends its own rows
+// to its counterpart.
+static size_t pipe_floats(const struct intra_model *m, int b, int T) {
     return (size_t)intra_rows_of(m, b * T).own * (size_t)m->c.d_model;
 }
 
@@ -123,7 +125,7 @@ static void finish(struct intra_pipe *p) {
 
 static void forward(struct intra_pipe *p, int slot, const struct intra_batch *b, int tag,
                     float grad_scale, int64_t *count) {
-    size_t n = intra_pipe_floats(p->m, b->B, b->T);
+    size_t n = pipe_floats(p->m, b->B, b->T);
     if (p->stage > 0)
         receive(p, slot, INTRA_PIPE_DOWN, n, p->stage - 1, tag);
     if (p->m->failed != NEB_OK)
@@ -136,7 +138,7 @@ static void forward(struct intra_pipe *p, int slot, const struct intra_batch *b,
 // Gradients cross a stage boundary only if something below it learns.
 static void backward(struct intra_pipe *p, int slot, const struct intra_batch *b, int tag) {
     struct intra_model *m = p->m;
-    size_t n = intra_pipe_floats(m, b->B, b->T);
+    size_t n = pipe_floats(m, b->B, b->T);
     int32_t end = m->layer0 + m->local.n_layers;
     if (m->low >= end && p->stage < p->stages - 1)
         return;

@@ -31,20 +31,18 @@ struct intra_pipe_engine {
     const void *(*leaving)(void *ctx, int slot, enum intra_pipe_way way, size_t floats);
     void (*destroy)(void *ctx);
 };
-// Floats that cross a stage boundary for b sequences: each tensor-parallel rank sends its own rows
-// to its counterpart.
-size_t intra_pipe_floats(const struct intra_model *m, int b, int T);
 
 struct intra_pipe;
-// For at most `micros` micro-batches of at most B * T tokens per step, over mesh->down and mesh->up. m and
-// mesh are borrowed. The pipe takes the engine and destroys it, also if this fails (NEB_ERR_NOMEM).
+// For at most `micros` micro-batches of at most B * T tokens per step, over mesh->down and
+// mesh->up. m and mesh are borrowed. The pipe takes the engine and destroys it, also if this fails
+// (NEB_ERR_NOMEM).
 NEB_MUST_CHECK enum neb_status intra_pipe_create(struct intra_model *m,
                                                  const struct intra_mesh *mesh,
                                                  const struct intra_pipe_engine *engine, int B,
                                                  int T, int32_t micros, struct intra_pipe **out);
 void intra_pipe_destroy(struct intra_pipe **p);
-// Copies tokens, targets and prefixes for the run. A teacher's labels and the picks (NULL: none) are
-// borrowed until it is over. All stages add the same.
+// Copies tokens, targets and prefixes for the run. A teacher's labels and the picks (NULL: none)
+// are borrowed until it is over. All stages add the same.
 void intra_pipe_add(struct intra_pipe *p, const struct intra_batch *b,
                     const struct intra_picks *picks);
 // Forward and backward of all that was added. The last stage adds to count. Collective over the

@@ -73,11 +73,13 @@ static void collective(struct intra_device *d, enum intra_comm_kind kind, void *
     intra_model_keep_failure(d->m, st);
 }
 
-// bytes: of a row. Each rank has filled its own rows; they are copied as floats, whatever their
-// type.
+void device_tp_gather(struct intra_device *d, void *x, size_t n) {
+    collective(d, INTRA_COMM_ALL_GATHER, x, n, INTRA_COMM_F32, INTRA_COMM_SUM);
+}
+
+// bytes: of a row.
 void device_rows_gather(struct intra_device *d, const struct intra_rows *r, void *x, size_t bytes) {
-    collective(d, INTRA_COMM_ALL_GATHER, x, (size_t)r->each * bytes / sizeof(float), INTRA_COMM_F32,
-               INTRA_COMM_SUM);
+    device_tp_gather(d, x, (size_t)r->each * bytes / sizeof(float));
 }
 
 void device_rows_sum(struct intra_device *d, const struct intra_rows *r, float *x) {
@@ -87,6 +89,10 @@ void device_rows_sum(struct intra_device *d, const struct intra_rows *r, float *
 
 void device_tp_sum(struct intra_device *d, float *x, size_t n) {
     collective(d, INTRA_COMM_ALL_REDUCE, x, n, INTRA_COMM_F32, INTRA_COMM_SUM);
+}
+
+void device_tp_sum_doubles(struct intra_device *d, double *x, size_t n) {
+    collective(d, INTRA_COMM_ALL_REDUCE, x, n, INTRA_COMM_F64, INTRA_COMM_SUM);
 }
 
 void device_vocab_head(struct intra_device *d, const struct kern_head *h,

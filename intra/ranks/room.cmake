@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Objects for communication libraries that some hosts lack. comm_load.c loads them when a job needs
-# them. They call the agent/base of the program.
+# them. They call the agent/base and comm.c of the program.
 find_package(MPI QUIET COMPONENTS C)
 if(MPI_C_FOUND)
   add_library(nebula_mpi MODULE intra/ranks/comm_mpi.c)
@@ -18,6 +18,11 @@ if(NCCL_INCLUDE AND NCCL_LIBRARY AND CUDAToolkit_FOUND)
     ${NCCL_INCLUDE} ${CUDAToolkit_INCLUDE_DIRS})
   target_link_libraries(nebula_nccl PRIVATE nebula_flags ${NCCL_LIBRARY} CUDA::cudart)
   nebula_object(nebula_nccl)
+  file(STRINGS ${NCCL_INCLUDE}/nccl.h nccl REGEX "^#define NCCL_(MAJOR|MINOR|PATCH) +[0-9]+")
+  list(TRANSFORM nccl REPLACE "[^0-9]+" "")
+  list(JOIN nccl "." nccl)
+  set_property(SOURCE agent/base/build_id.c APPEND PROPERTY COMPILE_DEFINITIONS
+    NEBULA_NCCL_VERSION="${nccl}")
 else()
   nebula_left_out("collectives between GPUs (no nccl.h and libnccl; set NCCL_HOME)")
 endif()

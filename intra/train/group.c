@@ -59,8 +59,8 @@ struct intra_group {
     struct intra_step step;
     // The caller's micro-batches in a step, and how many came so far; sequences in one.
     int32_t micros, added, batch;
-    // How steps and passes are cut (intra_step_cut). Replicas have room for whole micro-batches only
-    // if dp divides their number in a step.
+    // How steps and passes are cut (intra_step_cut). Replicas have room for whole micro-batches
+    // only if dp divides their number in a step.
     int32_t cut, pass_cut;
     bool passing; // passes without learning are being added
     bool *wanted; // (n_all_tensors)

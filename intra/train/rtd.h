@@ -25,7 +25,8 @@ int32_t intra_mask_positions(uint64_t seed, uint64_t index, double rate, int32_t
 void intra_mask_apply(const int32_t *tokens, int32_t n, const int32_t *positions, int32_t n_masked,
                       int32_t mask_id, int32_t *inputs, int32_t *targets);
 
-// The numbers with which n tokens are drawn (intra_picks.u): a stream that depends on (seed, index).
+// The numbers with which n tokens are drawn (intra_picks.u): a stream that depends on (seed,
+// index).
 void intra_mask_draws(uint64_t seed, uint64_t index, int32_t n, double *u);
 
 // inputs (n): the tokens, with ids at the positions. labels (n): 1 where the input differs from the

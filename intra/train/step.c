@@ -202,7 +202,8 @@ static void picks_in(const struct intra_step_micro *m, int64_t from, int64_t to,
         ++*z;
 }
 
-// The part of one micro-batch that is in a cut. next_part goes from one to the next; zeroed at first.
+// The part of one micro-batch that is in a cut. next_part goes from one to the next; zeroed at
+// first.
 struct part {
     const struct intra_step_micro *m;
     int64_t from, to;       // sequences of the step

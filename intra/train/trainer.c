@@ -109,14 +109,16 @@ void intra_trainer_count(struct intra_trainer *t, const int32_t *tokens, const i
     }
 }
 
-void intra_trainer_freeze_params(struct intra_trainer *t) {
+// Promises that parameters do not change until the next update or evaluation, so that passes may be
+// faster (kern_ops.weights).
+static void freeze_params(struct intra_trainer *t) {
     if (t->c.device || t->resting)
         return;
     t->K->ops->weights(t->K, t->model->params, t->model->n_params);
     t->resting = true;
 }
 
-// Ends intra_trainer_freeze_params: from here on the parameters may change.
+// Ends freeze_params: from here on the parameters may change.
 static void wake(struct intra_trainer *t) {
     if (t->resting)
         t->K->ops->weights(t->K, NULL, 0);
@@ -136,7 +138,7 @@ void intra_trainer_micro_batch(struct intra_trainer *t, const struct intra_batch
         intra_pipe_add(t->pipe, b, picks);
         return;
     }
-    intra_trainer_freeze_params(t);
+    freeze_params(t);
     t->loss_count += intra_device_micro(t->device, b, scale);
     pick(t, picks);
 }
@@ -151,7 +153,7 @@ void intra_trainer_micro(struct intra_trainer *t, const int32_t *tokens, const i
 void intra_trainer_run(struct intra_trainer *t) {
     if (!t->pipe)
         return;
-    intra_trainer_freeze_params(t);
+    freeze_params(t);
     intra_pipe_run(t->pipe, (float)((double)t->weight / full_step(t)), &t->loss_count);
 }
 
@@ -199,7 +201,7 @@ void intra_trainer_eval_begin(struct intra_trainer *t) {
     t->eval_count = 0;
     if (!t->c.frozen)
         wake(t);
-    intra_trainer_freeze_params(t);
+    freeze_params(t);
 }
 
 void intra_trainer_eval_batch(struct intra_trainer *t, const struct intra_batch *b,

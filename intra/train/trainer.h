@@ -98,17 +98,14 @@ NEB_MUST_CHECK enum neb_status intra_trainer_create(const struct intra_trainer_c
 void intra_trainer_destroy(struct intra_trainer **t);
 // tokens, targets: (batch, seq_len)
 void intra_trainer_micro(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets);
-// A micro-batch of another shape (at most batch x seq_len tokens), with prefixes, with a teacher, or
-// with picks (NULL: none), whose results are there after intra_trainer_run. It does not count
+// A micro-batch of another shape (at most batch x seq_len tokens), with prefixes, with a teacher,
+// or with picks (NULL: none), whose results are there after intra_trainer_run. It does not count
 // tokens, because only the caller knows which of them are padding. With several stages a teacher's
 // labels and the picks are borrowed until intra_trainer_run.
 void intra_trainer_micro_batch(struct intra_trainer *t, const struct intra_batch *b,
                                const struct intra_picks *picks);
 // Makes the passes of the micro-batches so far, if that was not done yet. The update calls it.
 void intra_trainer_run(struct intra_trainer *t);
-// Promises that parameters do not change until the next update or evaluation, so that passes may be
-// faster (kern_ops.weights). intra_trainer_micro calls it itself.
-void intra_trainer_freeze_params(struct intra_trainer *t);
 // Only counts n tokens, in training data without padding. micro does it itself.
 void intra_trainer_count(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets,
                          int32_t n);
@@ -157,6 +154,9 @@ NEB_MUST_CHECK enum neb_status intra_units(const struct intra_model *m, struct i
 // Model shape and parameters only: what evaluation, generation and export need.
 NEB_MUST_CHECK enum neb_status intra_model_save(const struct intra_model *m,
                                                 struct intra_ckpt_writer *w);
+// The shape alone: for a writer that adds the tensors itself, in the order of the model.
+NEB_MUST_CHECK enum neb_status intra_model_save_config(const struct intra_model *m,
+                                                       struct intra_ckpt_writer *w);
 // Shape and trainable set of the model in a checkpoint, as intra_model_save() wrote them.
 // NEB_ERR_NOT_FOUND: the checkpoint holds no model. NEB_ERR_FORMAT: the description is malformed,
 // or of another version. It does not check that such a model can be built.
@@ -185,9 +185,6 @@ NEB_MUST_CHECK enum neb_status intra_model_load_params(const struct intra_ckpt *
 // The checks of load_params without the copy.
 NEB_MUST_CHECK enum neb_status intra_model_check_params(const struct intra_ckpt *c,
                                                         const struct intra_model *m);
-// Tokens that all replicas have seen: (V) each. Collective over the data-parallel ranks.
-NEB_MUST_CHECK enum neb_status intra_trainer_counts(const struct intra_trainer *t, uint64_t *input,
-                                                    uint64_t *target);
 // Everything that the next step depends on, except the data cursor, which the caller keeps. The
 // file does not depend on the mesh: it can be restored on any other. On a mesh both calls are
 // collective: rank 0 writes and reads, w and c are NULL on the other ranks, and all ranks return

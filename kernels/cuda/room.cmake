@@ -41,10 +41,12 @@ if(NEBULA_NVCC AND CUDAToolkit_FOUND AND TARGET CUDA::cublasLt)
       DEPENDS ${source} ${cuda_headers} VERBATIM)
     list(APPEND cuda_objects ${object})
   endforeach()
-  add_library(nebula_cuda MODULE ${cuda_host} ${cuda_objects})
+  add_library(nebula_cuda MODULE ${cuda_host} kernels/cuda/object/host.c ${cuda_objects})
   set_target_properties(nebula_cuda PROPERTIES LINKER_LANGUAGE CXX)
   target_link_libraries(nebula_cuda PRIVATE nebula_flags CUDA::cudart_static CUDA::cublasLt)
   nebula_object(nebula_cuda)
+  set_property(SOURCE agent/base/build_id.c APPEND PROPERTY COMPILE_DEFINITIONS
+    NEBULA_CUDA_VERSION="${CUDAToolkit_VERSION}")
 else()
   nebula_left_out("CUDA kernels (no nvcc with cuBLASLt; not in Debian main, set CUDA_HOME): \
 training is on CPUs")

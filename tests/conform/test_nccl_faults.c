@@ -49,7 +49,8 @@ static void sink(void *user, enum neb_log_level level, const char *text) {
 
 static enum neb_status boot_broadcast(struct intra_comm *c, void *x, size_t bytes, int root) {
     (void)root;
-    assert_int_equal(bytes, sizeof common->id);
+    if (bytes != sizeof common->id) // the failure of one rank
+        return NEB_OK;
     if (c->rank == 0)
         memcpy(common->id, x, bytes);
     else

@@ -116,7 +116,8 @@ void op_distill(struct run *r) { // n d V ignored(%) frozen rows learn k
     verdict(r, (float)sum_of(r, total), (float)want);
 }
 
-// The three steps of one rank's columns with a teacher. The sums of all ranks are those of this one.
+// The three steps of one rank's columns with a teacher. The sums of all ranks are those of this
+// one.
 void op_vocab_soft(struct run *r) { // n columns V row0 learn k
     const int *d = r->d;
     size_t n = (size_t)d[0], ld = (size_t)kern_logits_ld(d[1]), k = (size_t)d[5];

@@ -97,6 +97,7 @@ static void forget(void) {
 static const struct kept *model_of(const struct intra_cost_job *j, int stage) {
     struct intra_optim_config c = adamw();
     struct intra_cost_job of;
+    c.kind = j->muon ? INTRA_OPTIM_MUON : INTRA_OPTIM_ADAMW;
     memcpy(&of, j, sizeof of); // copies the padding too, for memcmp
     of.type = KERN_F32;
     of.recompute = false;
@@ -204,6 +205,11 @@ static void test_memory(void **state) {
     j.trainable = (struct intra_trainable){
         .mode = INTRA_TRAIN_LORA, .lora_rank = 8, .lora_alpha = 16, .lora_targets = 127};
     check_memory(&j);
+    for (int tp = 1; tp <= 2; tp++) {
+        j = job_of(&small, tp, 1, tp, 3, 2, KERN_BF16);
+        j.muon = true;
+        check_memory(&j);
+    }
 }
 
 // ---- memory of sides of rtd and distill ----

@@ -16,14 +16,16 @@ make_pairs
 small() { # NAME PLACE_TEACHER PLACE_STUDENT
     job "$T/$1.yaml" "[{name: alpha, role: teacher, $2}, {name: beta, role: student, $3}]" \
         "teacher: {learn: true, n_layers: 1, d_model: 32, n_heads: 2}"
-    sed -i 's/seq_len: 96, batch: 6/seq_len: 48, batch: 2/; s/steps: 60/steps: 4/; s/d_model: 48/d_model: 32/
-        s/every_steps: 10/every_steps: 3/; s/n_heads: 4/n_heads: 2/; s/windows: 20/windows: 2/' \
+    sed -i 's/seq_len: 96, batch: 6/seq_len: 48, batch: 2/; s/steps: 60/steps: 4/
+            s/d_model: 48/d_model: 32/
+            s/every_steps: 10/every_steps: 3/; s/n_heads: 4/n_heads: 2/; s/windows: 20/windows: 2/' \
         "$T/$1.yaml"
     run "$T/$1.yaml" 2 "$T/$1"
 }
 losses() { summary '[.clusters[] | .loss_first, .loss_last, .eval_loss] | @tsv' "$T/$1"; }
 near() { # BOUND A B
-    figures_near "$1" "$(losses "$2")" "$(losses "$3")" || fail "$3: $(losses "$3"), $2: $(losses "$2")"
+    figures_near "$1" "$(losses "$2")" "$(losses "$3")" ||
+        fail "$3: $(losses "$3"), $2: $(losses "$2")"
 }
 cpu="device: cpu, threads: 1" cuda="device: cuda, precision: fp32, threads: 1" \
     bf16="device: cuda, threads: 1"

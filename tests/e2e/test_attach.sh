@@ -75,6 +75,9 @@ grep -q '1099511627776 tokens in one step.*allow at most 2048' "$T/m.log" ||
 wait $pid || fail "the mixed job failed"
 digests_equal "$T/mixed"
 round_digests_equal "$T/mixed"
+# A library that gathers the final model part by part writes the file that a worker writes.
+cmp "$(home mixed alpha)"/jobs/*/model.ckpt "$(home mixed beta)"/jobs/*/model.ckpt ||
+    fail "the final models of the mixed run differ"
 [[ $(summary '[.clusters[].device] | join(" ")' "$T/mixed") == 'attached trainer cpu ('* ]] ||
     fail "the devices of the mixed run are wrong"
 

@@ -88,6 +88,10 @@ expect 0 'job e2e is fine' "$T/rtd.yaml" --set model.vocab=513
 expect 2 'model.vocab: 512; mode rtd needs the 512 pieces' "$T/rtd.yaml" --set model.vocab=512
 expect 0 'trainable.rank does nothing: trainable.mode is not lora' \
     "$T/job.yaml" --set trainable.rank=4
+expect 0 'optim.momentum does nothing: optim.name is not muon' \
+    "$T/job.yaml" --set optim.momentum=0.9
+expect 0 'optim.name: muon does nothing: no matrix of a block learns' \
+    "$T/job.yaml" --set optim.name=muon --set trainable=bitfit
 expect 0 'sync.tune.interval does nothing: sync.tune.mode is not auto' \
     "$T/job.yaml" --set sync.tune.interval=true
 expect 0 'random parameters and is never trained' \
@@ -315,6 +319,7 @@ typed() { # MESSAGE ARGUMENTS...
 }
 typed "unknown command 'chekc'; did you mean 'check'?" chekc job.yaml
 typed "did you mean 'status'?" stat
+typed "unknown command 'ps'; did you mean 'jobs'?" ps
 typed "'nebula help' lists all commands" zzzzqqqq
 typed "unknown command or topic 'tunning'; did you mean 'tuning'?" help tunning
 typed "'tuning' is a topic, not a command: nebula help tuning" tuning

@@ -27,6 +27,17 @@ for so in "$BUILD"/libnebula_{cuda,nccl,mpi}.so; do
     folders "$T/prefix/lib/nebula/${so##*/}" | has "^$BUILD" &&
         fail "${so##*/} is installed with a path into the build folder"
 done
+# The target `uninstall` removes every file, and no folder of another program. A build folder of its
+# own: this one may have been installed by its owner.
+mkdir "$T/build" && echo kept >"$T/prefix/lib/other"
+find "$T/prefix" ! -type d ! -name other >"$T/build/install_manifest.txt"
+mkdir "$T/prefix/share/nebula/examples/__pycache__"
+(cd "$T/build" && cmake -P "$SOURCE/configs/cmake/uninstall.cmake" >"$T/uninstall.log" 2>&1) ||
+    fail "uninstall: $(cat "$T/uninstall.log")"
+left=$(find "$T/prefix" ! -type d)
+[[ $left == "$T/prefix/lib/other" ]] || fail "uninstall left $left"
+left=$(find "$T/prefix" -path '*/nebula*')
+[[ -z $left ]] || fail "uninstall left folders: $left"
 command -v cpack >/dev/null && command -v dpkg-deb >/dev/null || skip "cpack or dpkg-deb is missing"
 (cd "$BUILD" && cpack -G DEB -B "$T/package" >"$T/cpack.log" 2>&1) || fail "cpack failed"
 deb=$(echo "$T"/package/*.deb)
@@ -114,6 +125,8 @@ for c in $("$nebula" --help | awk '/^  [a-z]/ {print $1}'); do
         grep -oE '^ {2,6}(-[^ ]+, )?--[a-z-]+(=[^ ,]+)?(, --[a-z-]+)*' |
         grep -oE -- '--[a-z][a-z-]*' | sort -u || true)
     [[ $options || $c == completion ]] || fail "nebula $c --help lists no options"
+    page=$T/root/usr/share/man/man1/nebula-$c.1
+    [[ -s $page ]] && grep -q "^nebula-$c .- " "$page" || fail "there is no manual page nebula-$c"
     sed -n "/^.SS \"nebula $c\"/,/^.fi/p" "$T/root/usr/share/man/man1/nebula.1" |
         sed 's/\\-/-/g' >"$T/section"
     bash_words=" $(sed -n "s/^ *$c) words=\"\(.*\)\" ;;/\1/p" \
@@ -123,6 +136,7 @@ for c in $("$nebula" --help | awk '/^  [a-z]/ {print $1}'); do
     fish_words=" $(sed -n "s/^complete -c nebula -n '__fish_seen_subcommand_from $c'\(.*\)/\1/p" \
         "$T/root/usr/share/fish/vendor_completions.d/nebula.fish") "
     for o in $options; do
+        sed 's/\\-/-/g' "$page" | has -E -- "(^|[ ,])$o([ =,]|$)" || fail "nebula-$c.1 lacks $o"
         grep -qE -- "(^|[ ,])$o([ =,]|$)" "$T/section" || fail "the manual of $c lacks $o"
         [[ $bash_words == *" $o "* && $zsh_words == *" $o "* ]] ||
             fail "the completion of $c lacks $o: $bash_words"
@@ -143,8 +157,9 @@ reply=$(bash -c \
     _ "$T/root/usr/share/bash-completion/completions/nebula")
 [[ $reply == --page-token ]] || fail "completion of --page-t: \"$reply\""
 if command -v mandoc >/dev/null; then
-    mandoc -Tutf8 -Wfatal "$T/root/usr/share/man/man1/nebula.1" >/dev/null ||
-        fail "the manual does not render"
+    for page in "$T"/root/usr/share/man/man1/nebula*.1; do
+        mandoc -Tutf8 -Wfatal "$page" >/dev/null || fail "$page does not render"
+    done
 fi
 bash -n "$T/root/usr/share/nebula/slurm/agent.sbatch" ||
     fail "the Slurm template has a syntax error"

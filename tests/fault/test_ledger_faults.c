@@ -342,8 +342,13 @@ static void check_and_go_on(void) {
     OK(neb_fs_remove_tree(dir));
 }
 
-// Kills a child at its k-th fault point. False: it has no such point.
-static bool kill_at(int k, int *shared) {
+// Fault points of the disk, by the start of their names.
+static const char *const kinds[] = {"fs", "ledger", "sqlite"};
+enum { KINDS = sizeof kinds / sizeof *kinds };
+static int points[KINDS]; // the number of them in the whole script
+
+// Kills a child at the k-th point of a kind. False: it has no such point.
+static bool kill_at(int kind, int k, int *shared) {
     char spec[32];
     int status;
     fresh("kill", k);
@@ -351,7 +356,7 @@ static bool kill_at(int k, int *shared) {
     pid_t pid = fork();
     assert_true(pid >= 0);
     if (pid == 0) {
-        snprintf(spec, sizeof spec, "*:%d:kill", k);
+        snprintf(spec, sizeof spec, "%s.*:%d:kill", kinds[kind], k);
         neb_fault_arm(spec);
         for (int s = 0; s < STEPS_N; s++) {
             if (do_step((enum step)s) != NEB_OK)
@@ -368,18 +373,18 @@ static bool kill_at(int k, int *shared) {
     return WIFSIGNALED(status);
 }
 
-static int points; // the number of fault points of the whole script
-
 static void test_killed_at_every_point(void **state) {
     (void)state;
     int *shared =
         mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(shared != MAP_FAILED);
-    for (points = 0; kill_at(points + 1, shared); points++)
-        ;
+    for (int i = 0; i < KINDS; i++) {
+        while (kill_at(i, points[i] + 1, shared))
+            points[i]++;
+        print_message("%d fault points %s\n", points[i], kinds[i]);
+        assert_true(points[i] > 10);
+    }
     munmap(shared, sizeof *shared);
-    print_message("%d fault points\n", points);
-    assert_true(points > 150);
 }
 
 static bool fail_step(int s) { // true: it failed with the status of a failing disk
@@ -389,14 +394,23 @@ static bool fail_step(int s) { // true: it failed with the status of a failing d
     return st != NEB_OK;
 }
 
+// Arms the next point of all kinds. False: there is no further one. *kind, *k: 0 before the first.
+static bool arm_next(int *kind, int *k) {
+    char spec[32];
+    if (++*k > points[*kind]) {
+        *k = 1;
+        if (++*kind == KINDS)
+            return false;
+    }
+    snprintf(spec, sizeof spec, "%s.*:%d", kinds[*kind], *k);
+    neb_fault_arm(spec);
+    return true;
+}
+
 static void test_fails_then_opened_again(void **state) {
     (void)state;
-    char spec[32];
-    int failures = 0;
-    for (int k = 1; k <= points; k++) {
-        fresh("fail", k);
-        snprintf(spec, sizeof spec, "*:%d", k);
-        neb_fault_arm(spec);
+    int failures = 0, all = 0;
+    for (int kind = 0, k = 0; fresh("fail", ++all), arm_next(&kind, &k);) {
         for (acked = 0; acked < STEPS_N && !fail_step(acked); acked++)
             ;
         neb_fault_arm(NULL);
@@ -405,17 +419,13 @@ static void test_fails_then_opened_again(void **state) {
         check_and_go_on();
     }
     // failures at the close and in a checkpoint are silent: nothing is lost
-    assert_true(failures > points / 2);
+    assert_true(failures > all / 2);
 }
 
 // The same handle goes on: the failed step is repeated and then succeeds.
 static void test_fails_then_tried_again(void **state) {
     (void)state;
-    char spec[32];
-    for (int k = 1; k <= points; k++) {
-        fresh("again", k);
-        snprintf(spec, sizeof spec, "*:%d", k);
-        neb_fault_arm(spec);
+    for (int kind = 0, k = 0, all = 0; fresh("again", ++all), arm_next(&kind, &k);) {
         for (acked = 0; acked < STEPS_N; acked++)
             if (fail_step(acked)) {
                 neb_fault_arm(NULL);

@@ -3,6 +3,7 @@
 // shapes that an update declares are read too. The joined pieces hold the same units under the same
 // numbers. They are equal byte for byte if the numbers ascend. Input: an update.
 #include "agent/base/status.h"
+#include "compress/frame.h"
 #include "compress/update.h"
 
 #include <stdlib.h>
@@ -18,13 +19,14 @@ static bool ascends(const uint8_t *p, size_t len, uint32_t units) {
     uint32_t last = 0;
     (void)neb_rd_view(&r, 8); // magic, units
     for (uint32_t i = 0; i < units; i++) {
-        uint32_t unit = neb_rd_u32(&r);
-        if (i && unit <= last)
+        struct cmp_unit_shape s;
+        if (cmp_unit_get(&r, &s) != NEB_OK || (i && s.unit <= last))
             return false;
-        last = unit;
-        (void)neb_rd_view(&r, 8); // rows, columns
-        (void)neb_rd_view(&r, neb_rd_u32(&r));
-        (void)neb_rd_view(&r, neb_rd_u32(&r));
+        last = s.unit;
+        for (int k = 0; k < 2; k++) { // counts, frame
+            uint32_t n = neb_rd_u16(&r);
+            (void)neb_rd_view(&r, n == CMP_LENGTH_LONG ? neb_rd_u32(&r) : n);
+        }
     }
     return neb_rd_done(&r);
 }

@@ -3,6 +3,7 @@
 // nothing outside its output, and never outputs a NaN or an infinity. An accepted frame decodes
 // again to the same result. tests/unit/test_codec_golden.c writes the corpus.
 #include "compress/check.h"
+#include "compress/frame.h"
 #include "compress/reader.h"
 #include "compress/update.h"
 
@@ -86,10 +87,13 @@ static void wrap_frame(struct cmp_work *w, const uint8_t *p, size_t len) {
         return;
     neb_buf_clear(&b);
     cmp_update_begin(&b, 1);
-    neb_buf_u32(&b, 0);
-    neb_buf_u32(&b, 1);
-    neb_buf_u32(&b, (uint32_t)info.n);
-    neb_buf_u32(&b, 0);
+    size_t at = cmp_head_begin(&b);
+    cmp_put_number(&b, 0);
+    cmp_put_number(&b, 1);
+    cmp_put_number(&b, info.n);
+    cmp_head_end(&b, at);
+    neb_buf_u16(&b, 0); // no counts
+    neb_buf_u16(&b, CMP_LENGTH_LONG);
     neb_buf_u32(&b, (uint32_t)len);
     neb_buf_add(&b, p, len);
     require(!b.oom);

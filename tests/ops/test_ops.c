@@ -88,6 +88,30 @@ static void op_gemm(struct run *r) { // m n k ta tb beta/8 pad bias
                                               .ldc = ldc,
                                               .bias = d[7] ? input(r, (size_t)d[1], 3) : NULL});
 }
+static void op_symmetric(struct run *r) { // n k ta pad
+    const int *d = r->d;
+    enum kern_trans ta = d[2] ? KERN_T : KERN_N;
+    int ld = (ta ? d[0] : d[1]) + d[3], ldc = d[0] + d[3];
+    float *a = input(r, (size_t)(ta ? d[1] : d[0]) * (size_t)ld, 1),
+          *c = added(r, (size_t)d[0] * (size_t)ldc);
+    for (int i = 0; i < d[0]; i++)
+        for (int j = 0; j < i; j++)
+            c[j * ldc + i] = c[i * ldc + j];
+    r->K->ops->gemm(r->K, &(struct kern_gemm){.ta = ta,
+                                              .tb = ta ? KERN_N : KERN_T,
+                                              .m = d[0],
+                                              .n = d[0],
+                                              .k = d[1],
+                                              .alpha = 0.5f,
+                                              .beta = 0.75f,
+                                              .a = a,
+                                              .lda = ld,
+                                              .b = a,
+                                              .ldb = ld,
+                                              .c = c,
+                                              .ldc = ldc,
+                                              .symmetric = true});
+}
 static void op_embed_fwd(struct run *r) { // n d V elsewhere
     const int *d = r->d;
     float *table = input(r, (size_t)d[2] * d[1], 1);
@@ -371,9 +395,11 @@ static void op_update(struct run *r) { // tensors size
             chunks[k] = (struct kern_chunk){
                 .param_at = (size_t)i * size + at,
                 .grad_at = (size_t)i * size + at,
+                .moment_at = (size_t)i * size + at,
                 .n = (uint32_t)(size - at < KERN_CHUNK ? size - at : KERN_CHUNK),
                 .tensor = i,
-                .decay = i % 2 == 0};
+                .decay = i % 2 == 0,
+                .momentum = i % 3 == 1};
         first[i + 1] = k;
     }
     for (size_t i = 0; i < n; i++)
@@ -388,7 +414,8 @@ static void op_update(struct run *r) { // tensors size
                                                  .eps = 1e-8f,
                                                  .weight_decay = 0.1f,
                                                  .bias1 = 1 - 0.9f * 0.9f,
-                                                 .bias2 = 1 - 0.95f * 0.95f},
+                                                 .bias2 = 1 - 0.95f * 0.95f,
+                                                 .momentum = 0.9f},
                                            .chunks = chunks,
                                            .n_chunks = k,
                                            .factors = factors,
@@ -396,6 +423,22 @@ static void op_update(struct run *r) { // tensors size
                                            .grads = g,
                                            .m = m,
                                            .v = v});
+}
+static void op_matrix(struct run *r) { // rows cols gap
+    const int *d = r->d;
+    int ld = d[1] + d[2];
+    size_t n = (size_t)d[0] * (size_t)d[1];
+    double sum = 3.7;
+    float *x = added(r, (size_t)d[0] * (size_t)ld), *rate = input(r, 2, 1);
+    r->K->ops->normalise(r->K, KERN_F32, x, ld, input(r, n, 1), d[0], d[1], &sum);
+    r->K->ops->matrix_step(r->K, KERN_F32,
+                           &(struct kern_matrix_step){.p = added(r, n),
+                                                      .x = x,
+                                                      .ldx = ld,
+                                                      .rows = d[0],
+                                                      .cols = d[1],
+                                                      .rate = rate,
+                                                      .scale = 0.3f});
 }
 static void op_flat(struct run *r) {
     size_t n = (size_t)r->d[0];
@@ -417,6 +460,10 @@ static const struct op_case {
     {"gemm", op_gemm, 2e-6, {1, 1, 1}},
     {"gemm", op_gemm, 2e-6, {7, 5, 3, 0, 0, 0, 3}},
     {"gemm", op_gemm, 4e-6, {65, 129, 33, 0, 1, 8, 2}},
+    {"symmetric gemm", op_symmetric, 4e-6, {1, 1, 0, 0}},
+    {"symmetric gemm", op_symmetric, 4e-6, {67, 131, 1, 3}},
+    {"symmetric gemm", op_symmetric, 4e-6, {301, 40, 0, 2}},
+    {"symmetric gemm", op_symmetric, 4e-6, {1030, 9, 1, 0}},
     {"gemm", op_gemm, 4e-6, {129, 31, 257, 1, 0, 8, 0}},
     {"gemm", op_gemm, 4e-6, {33, 17, 65, 1, 1, 4, 1}},
     {"gemm several tiles", op_gemm, 4e-6, {401, 389, 223, 0, 1, 0, 5}},
@@ -496,6 +543,9 @@ static const struct op_case {
     {"sumsq, adamw", op_update, 4e-6, {1, 1}},
     {"sumsq, adamw", op_update, 4e-6, {4, 9001}},
     {"sumsq, adamw", op_update, 4e-6, {2, 40009}},
+    {"normalise, matrix_step", op_matrix, 1e-6, {1, 1}},
+    {"normalise, matrix_step", op_matrix, 1e-6, {5, 37, 3}},
+    {"normalise, matrix_step", op_matrix, 1e-6, {301, 129}},
     {"add, scale, zero, copy, cast", op_flat, 1e-6, {3}},
     {"add, scale, zero, copy, cast", op_flat, 1e-6, {70001}},
 };

@@ -25,7 +25,8 @@ place() { # MESH: keys of a cluster
     echo "threads: 1${1:+, launcher: $launcher, mesh: {$1\}}"
 }
 losses() { # NAME
-    summary '[.clusters[] | .loss_first, .loss_last, .eval_loss | select(. != null and . > 0)] | @tsv' \
+    summary '[.clusters[] | .loss_first, .loss_last, .eval_loss | select(. != null and . > 0)] |
+        @tsv' \
         "$T/$1"
 }
 near() { # A B: losses of two runs
@@ -83,7 +84,8 @@ wait_step "$T/kill" 5 "$pid" || fail "the run ended before step 5"
 kill -STOP "$(rank_of)"
 wait "$pid" || fail "the run with a killed rank failed: $(tail -n 3 "$T/kill.log")"
 same one kill
-grep -q 'the worker hangs' "$T/kill/metrics.jsonl" || fail "a stopped rank was not noticed: $(cat "$T"/kill/clusters/alpha/agent.log)"
+grep -q 'the worker hangs' "$T/kill/metrics.jsonl" ||
+    fail "a stopped rank was not noticed: $(cat "$T"/kill/clusters/alpha/agent.log)"
 
 # ---- rtd
 make_corpus

@@ -8,6 +8,7 @@
 #include "compress/ops.h"
 #include "kernels/exact.h"
 #include "kernels/quant.h"
+#include "tests/quant_reference.h"
 #include "tests/testing.h"
 
 #include <math.h>
@@ -126,7 +127,7 @@ static double blocks_norm2(const uint8_t *frame, size_t len) {
     OK(cmp_frame_open(W, frame, len, info.n, &h, s));
     int8_t *q = malloc(h.n + 1);
     if (cmp_codec_code_bytes(&h.codec) < 1)
-        assert_true(kern_unpack4(q, s[1].p, h.n));
+        assert_true(reference_unpack4(q, s[1].p, h.n));
     else
         memcpy(q, s[1].p, h.n);
     for (size_t at = 0; at < h.n; at += h.codec.block) {
@@ -237,6 +238,14 @@ static void test_element_limit(void **state) {
     neb_buf_free(&b);
 }
 
+static void put_unit(struct neb_buf *b, const struct cmp_unit_shape *s) {
+    size_t at = cmp_head_begin(b);
+    cmp_put_number(b, s->unit);
+    cmp_put_number(b, s->rows);
+    cmp_put_number(b, s->cols);
+    cmp_head_end(b, at);
+}
+
 // A unit without rows or columns is refused by its header in every reader: it adds no elements, but
 // its row counts could fill 16 MiB.
 static void test_no_empty_units(void **state) {
@@ -255,16 +264,14 @@ static void test_no_empty_units(void **state) {
         OK(cmp_codec_parse("int8", &c));
         OK(cmp_encode(W, &c, NULL, 0, &frame));
         cmp_update_begin(&b, 1);
-        neb_buf_u32(&b, 0);
-        neb_buf_u32(&b, shape.rows);
-        neb_buf_u32(&b, shape.cols);
-        neb_buf_u32(&b, 1); // the length of the row counts
+        put_unit(&b, &shape);
+        neb_buf_u16(&b, 1); // the length of the row counts
         cmp_check_begin(C, UINT64_MAX);
         assert_int_equal(cmp_check_feed(C, b.p, b.len),
                          NEB_ERR_FORMAT); // none of the counts has arrived
         assert_int_equal(cmp_check_end(C, &stats), NEB_ERR_FORMAT);
         neb_buf_u8(&b, 0);
-        neb_buf_u32(&b, (uint32_t)frame.len);
+        neb_buf_u16(&b, (uint16_t)frame.len);
         neb_buf_add(&b, frame.p, frame.len);
         assert_int_equal(cmp_update_open(b.p, b.len, &shape, 1, &unit), NEB_ERR_FORMAT);
         assert_int_equal(cmp_update_shapes(b.p, b.len, &shape, 1, &n), NEB_ERR_FORMAT);
@@ -295,21 +302,16 @@ static void test_one_zstd_frame(void **state) {
         neb_buf_clear(&b);
         neb_buf_clear(&two);
         cmp_frame_put(&two, &h);
-        neb_buf_u8(&two, 0); // scales, not compressed
-        neb_buf_u32(&two, N / 128);
-        neb_buf_u32(&two, N / 128);
+        neb_buf_u8(&two, 1 << 2); // scales, not compressed
         neb_buf_add(&two, high, N / 128);
-        neb_buf_u8(&two, 1);
-        neb_buf_u32(&two, N);
-        neb_buf_u32(&two, (uint32_t)(frames == 1 ? full : 2 * half));
+        neb_buf_u8(&two, 1 | 2 << 2);
+        neb_buf_u16(&two, (uint16_t)(frames == 1 ? full : 2 * half));
         for (int i = 0; i < frames; i++)
             neb_buf_add(&two, packed[frames == 1], frames == 1 ? full : half);
         cmp_update_begin(&b, 1);
-        neb_buf_u32(&b, 0);
-        neb_buf_u32(&b, 1);
-        neb_buf_u32(&b, N);
-        neb_buf_u32(&b, 0);
-        neb_buf_u32(&b, (uint32_t)two.len);
+        put_unit(&b, &(struct cmp_unit_shape){0, 1, N, false});
+        neb_buf_u16(&b, 0);
+        neb_buf_u16(&b, (uint16_t)two.len);
         neb_buf_add(&b, two.p, two.len);
         assert_int_equal(cmp_update_check_max(W, b.p, b.len, UINT64_MAX, &stats),
                          frames == 1 ? NEB_OK : NEB_ERR_FORMAT);

@@ -86,9 +86,6 @@ static void test_error_messages(void **state) {
          "dir/job.yaml:7: clusters.recompute: \"yes\" is neither true nor false"},
         {"threads: 2", "witness: 1",
          "dir/job.yaml:7: clusters.witness: \"1\" is neither true nor false"},
-        {"threads: 2", "launcher: attach, outer_state: device",
-         "dir/job.yaml:7: clusters.outer_state: cluster paris: an attached trainer chooses its own "
-         "devices and types; remove it"},
         {"threads: 2", "launcher: attach, device: cuda",
          "dir/job.yaml:7: clusters.device: cluster paris: an attached trainer chooses its own "
          "devices and types; remove it"},
@@ -467,6 +464,9 @@ static void test_set(void **state) {
     assert_int_equal(agent_job_set(&j, "trainable.rank=4"), NEB_OK);
     assert_int_equal(agent_job_set(&j, "trainable.targets=[q, down]"), NEB_OK);
     assert_int_equal(agent_job_set(&j, "sync.codec=topk:64/4096"), NEB_OK);
+    assert_true(j.optim.kind == INTRA_OPTIM_ADAMW && j.optim.momentum == 0.95f);
+    assert_int_equal(agent_job_set(&j, "optim.name=muon"), NEB_OK);
+    assert_int_equal(j.optim.kind, INTRA_OPTIM_MUON);
     assert_true(agent_job_gives(&j, "sync.codec") && agent_job_gives(&j, "model.d_ff") &&
                 !agent_job_gives(&j, "model.tied"));
     assert_true(j.sync.interval == 10 && j.trainable.mode == INTRA_TRAIN_LORA &&

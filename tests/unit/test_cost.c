@@ -6,6 +6,7 @@
 #include "agent/base/rng.h"
 #include "agent/plan/planner.h"
 #include "inter/outer/outer.h"
+#include "intra/cost/parts.h"
 #include "kernels/count.h"
 #include "tests/unit/cost_fixture.h"
 
@@ -72,12 +73,11 @@ static struct intra_model_config wide(void) {
 // the step's numbers are wrong.
 static double allocated_by(const struct intra_cost_job *j, int32_t stage) {
     bool ranks = j->mesh.dp * j->mesh.pp * j->mesh.tp > 1;
-    static struct intra_comm_ops ops;
-    kern_count_nothing(&ops, sizeof ops);
-    struct intra_comm world = {.ops = &ops, .size = j->mesh.dp * j->mesh.pp * j->mesh.tp},
-                      dp = {.ops = &ops, .size = j->mesh.dp},
-                      tp = {.ops = &ops, .size = j->mesh.tp},
-                      pp = {.ops = &ops, .size = j->mesh.pp, .rank = stage};
+    const struct intra_comm_ops *ops = &cost_counting_comm;
+    struct cost_traffic traffic = {0};
+    struct intra_comm world = {ops, &traffic, 0, j->mesh.dp * j->mesh.pp * j->mesh.tp},
+                      dp = {ops, &traffic, 0, j->mesh.dp}, tp = {ops, &traffic, 0, j->mesh.tp},
+                      pp = {ops, &traffic, stage, j->mesh.pp};
     const struct intra_mesh mesh = {.c = j->mesh,
                                     .pp_rank = stage,
                                     .world = &world,
@@ -306,6 +306,32 @@ static void test_flops_and_bytes(void **state) {
     j = mesh_job(1, 1, 2, 4, 8);
     intra_cost_step(&j, NULL, &r, &cost);
     assert_true(isinf(cost.step_s));
+}
+
+// Muon's matrices have one moment, and their products come once a step, however many micro-batches
+// it has. With replicas each rank does its part of them, and sends as much as with AdamW.
+static void test_muon(void **state) {
+    (void)state;
+    struct intra_rates r = even_host(1e9);
+    struct intra_cost adamw, muon;
+    struct intra_cost_job j = mesh_job(1, 1, 1, 4, 8);
+    struct intra_cost_params p = intra_cost_count(&model, &j.trainable);
+    intra_cost_step(&j, NULL, &r, &adamw);
+    j.muon = true;
+    intra_cost_step(&j, NULL, &r, &muon);
+    double square = 4 * 64 * 64 * 64 + 2 * 64 * 64 * 64, kv = 4 * 32 * 32 * 64 + 2 * 32 * 32 * 32,
+           wide = 4 * 64 * 64 * 160 + 2 * 64 * 64 * 64,
+           all = 5 * 4 * (2 * square + 2 * kv + 3 * wide);
+    near(muon.flops - adamw.flops, all, 1e-9, "flops of Muon");
+    near(muon.optim_bytes, 4.0 * (double)(p.trainable + p.second), 1e-2, "moments of Muon");
+    near(adamw.optim_bytes, 8.0 * (double)p.trainable, 1e-2, "moments of AdamW");
+    assert_true(p.second < p.trainable / 3);
+    j = mesh_job(2, 1, 1, 4, 8);
+    intra_cost_step(&j, NULL, &r, &adamw);
+    j.muon = true;
+    intra_cost_step(&j, NULL, &r, &muon);
+    near(muon.flops - adamw.flops, all / 2, 0.05, "flops of Muon, dp 2");
+    near(muon.dp_bytes, adamw.dp_bytes, 1e-2, "dp bytes of Muon");
 }
 
 // bf16 on processors changes the time of steps, and adds two copies of the parameters.
@@ -564,6 +590,7 @@ int main(void) {
         cmocka_unit_test(test_memory_of_the_exchange),
         cmocka_unit_test(test_memory_of_frames),
         cmocka_unit_test(test_flops_and_bytes),
+        cmocka_unit_test(test_muon),
         cmocka_unit_test(test_bf16),
         cmocka_unit_test(test_rates),
         cmocka_unit_test(test_choice),

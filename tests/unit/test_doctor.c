@@ -132,7 +132,7 @@ static void test_this_machine(void **state) {
     assert_int_equal(doctor_init(&d), NEB_OK);
     const struct doctor_path unknown = {0};
     doctor_machine(&d, "/", 1, 0, &unknown);
-    assert_int_equal(json_array_size(d.checks), 10);
+    assert_int_equal(json_array_size(d.checks), 11);
     doctor_machine(&d, "/no such folder", 1, 0, &unknown);
     assert_int_equal(d.worst, DOCTOR_FAIL);
     doctor_free(&d);

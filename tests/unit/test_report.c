@@ -224,7 +224,8 @@ static void test_summary_file(void **state) {
                                        "wall_s",
                                        "clusters",
                                        "wire_bits_per_param",
-                                       "reduction_vs_sync_fp32"};
+                                       "reduction_vs_sync_fp32",
+                                       "build"};
     static const char *const cluster_keys[] = {"name",
                                                "device",
                                                "steps",

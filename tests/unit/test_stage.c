@@ -4,7 +4,7 @@
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "compress/check.h"
-#include "compress/codec.h"
+#include "compress/frame.h"
 #include "kernels/blocks.h"
 
 #include <math.h>
@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-enum { N = 100001, VERSION_AT = 3, HEADER = 39, STREAM = 9 };
+enum { N = 100001, BLOCKS = (N + 127) / 128, WIDTH = 3, STREAM = 1 + WIDTH };
 enum { RAW, ZSTD, NIBBLES };
 static struct cmp_work *W;
 static float x[N], y[N], z[N];
@@ -24,14 +24,27 @@ static void swallow(void *user, enum neb_log_level level, const char *text) {
     (void)user, (void)level, (void)text;
 }
 
-static uint32_t u32_at(const uint8_t *p) {
-    struct neb_rd r = neb_rd_make(p, 4);
-    return neb_rd_u32(&r);
+static size_t size_at(const uint8_t *p, int width) {
+    size_t n = 0;
+    for (int i = 0; i < width; i++)
+        n |= (size_t)p[i] << 8 * i;
+    return n;
+}
+static void put_size(uint8_t *p, size_t n) {
+    for (int i = 0; i < WIDTH; i++)
+        p[i] = (uint8_t)(n >> 8 * i);
 }
 
-static uint8_t *codes_of(const struct neb_buf *frame) { // the header of the second stream
-    return frame->p + HEADER + STREAM + u32_at(frame->p + HEADER + 5);
+static uint8_t *scales_of(const struct neb_buf *frame) { // the head of the first stream
+    return frame->p + 1 + frame->p[0];
 }
+static uint8_t *codes_of(const struct neb_buf *frame) { // the head of the second stream
+    uint8_t *p = scales_of(frame);
+    size_t packed = *p & 3 ? size_at(p + 1, *p >> 2) : BLOCKS;
+    return p + cmp_stage_head_bytes(*p, true) + packed;
+}
+static int stage_of(const uint8_t *stream) { return *stream & 3; }
+static void set_stage(uint8_t *stream, int stage) { *stream = (uint8_t)((*stream & ~3) | stage); }
 
 static void encode(size_t n, int level, struct neb_buf *out) {
     struct cmp_codec codec;
@@ -81,8 +94,8 @@ static void test_the_stage_follows_the_codes(void **state) {
         }
         encode(N, 1, &frame);
         encode(N, 0, &plain);
-        assert_int_equal(*codes_of(&frame), stage);
-        assert_int_equal(*codes_of(&plain), RAW);
+        assert_int_equal(stage_of(codes_of(&frame)), stage);
+        assert_int_equal(stage_of(codes_of(&plain)), RAW);
         assert_true(stage == RAW || frame.len < plain.len);
         assert_int_equal(cmp_decode(W, frame.p, frame.len, y, N), NEB_OK);
         assert_int_equal(cmp_decode(W, plain.p, plain.len, z, N), NEB_OK);
@@ -102,21 +115,21 @@ static void test_hostile_nibbles_are_refused(void **state) {
     heavy(N);
     encode(N, 1, &frame);
     uint8_t *codes = codes_of(&frame), *low = codes + STREAM;
-    const size_t half = (N + 1) / 2, len = u32_at(codes + 5);
-    assert_int_equal(*codes, NIBBLES);
+    const size_t half = (N + 1) / 2, len = size_at(codes + 1, WIDTH);
+    assert_int_equal(stage_of(codes), NIBBLES);
     neb_log_set_sink(swallow, NULL);
     low[half - 1] |= 0x10; // the unused half byte after the odd last code
     refused(&frame, N);
     low[half - 1] &= 0x0f;
-    frame.p[VERSION_AT] = '1'; // an unknown version
+    frame.p[0]++; // the length of the head
     refused(&frame, N);
-    frame.p[VERSION_AT] = '2';
+    frame.p[0]--;
     for (size_t n = 0; n < half + 20; n += 1 + n / 3) { // too short for both planes
-        neb_put_u32(codes + 5, (uint32_t)n);
+        put_size(codes + 1, n);
         struct neb_buf cut = {.p = frame.p, .len = (size_t)(low - frame.p) + n};
         refused(&cut, N);
     }
-    neb_put_u32(codes + 5, (uint32_t)len);
+    put_size(codes + 1, len);
     for (size_t k = 0; k < 12; k++) { // magic, descriptor and sizes of the zstd frame
         low[half + k] ^= 0x55;
         enum neb_status st = cmp_decode(W, frame.p, frame.len, y, N);
@@ -124,12 +137,12 @@ static void test_hostile_nibbles_are_refused(void **state) {
         assert_true(k >= 4 || st == NEB_ERR_FORMAT);
         low[half + k] ^= 0x55;
     }
-    *codes = ZSTD; // the wrong stage
+    set_stage(codes, ZSTD); // the wrong stage
     refused(&frame, N);
-    *codes = NIBBLES;
+    set_stage(codes, NIBBLES);
     assert_int_equal(cmp_decode(W, frame.p, frame.len, y, N), NEB_OK);
     // 4-bit codes and scales have no such stage.
-    frame.p[HEADER] = NIBBLES;
+    set_stage(scales_of(&frame), NIBBLES);
     refused(&frame, N);
     neb_log_set_sink(NULL, NULL);
     neb_buf_free(&frame);
@@ -188,11 +201,13 @@ static void test_the_gate_reads_nibbles(void **state) {
     }
     assert_true(stats[0].norm > 0);
     neb_log_set_sink(swallow, NULL);
-    size_t frame = 8 + 16 + 4; // headers of the update and of its unit, and the frame's length
-    assert_memory_equal(b.p + frame, "NBF2", 4);
+    // heads of the update and of its unit, no counts, the frame's long length
+    size_t frame = 8 + 1 + b.p[8] + 2 + 6;
+    struct neb_buf inside = {.p = b.p + frame, .len = b.len - frame};
+    assert_int_equal(cmp_decode(W, inside.p, inside.len, y, N), NEB_OK);
     for (int scales = 0; scales < 2; scales++) {
-        uint8_t *at = b.p + frame + (scales ? HEADER : VERSION_AT), was = *at;
-        *at = scales ? NIBBLES : '1';
+        uint8_t *at = scales ? scales_of(&inside) : inside.p, was = *at;
+        *at = (uint8_t)(scales ? was | NIBBLES : was + 1);
         cmp_check_begin(check, N);
         assert_int_equal(cmp_check_feed(check, b.p, b.len), NEB_ERR_FORMAT);
         assert_int_equal(cmp_check_end(check, &stats[1]), NEB_ERR_FORMAT);

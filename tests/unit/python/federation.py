@@ -10,7 +10,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
+import types
 import unittest
+import unittest.mock
 
 import nebula
 from nebula import _tensors
@@ -28,6 +31,29 @@ except ImportError:
 def floats(*shape, kind="f"):
     data = array.array("f", bytes(4 * math.prod(shape)))
     return memoryview(data).cast("B").cast(kind, shape)
+
+
+class Number(array.array):
+    """A parameter of one float."""
+    requires_grad = True
+
+    def __new__(cls):
+        return super().__new__(cls, "f", [0])
+
+
+class Net:
+    """A module of the parameters a and b and the buffers mean and count, without torch."""
+
+    def __init__(self, prefix="", frozen=False):
+        self.all = {prefix + name: Number() for name in "ab"}
+        self.mean = {prefix + name: Number() for name in ("mean", "count")}
+        self.all[prefix + "b"].requires_grad = not frozen
+
+    def named_parameters(self, remove_duplicate=True):
+        return self.all.items()
+
+    def named_buffers(self, remove_duplicate=True):
+        return self.mean.items()
 
 
 class Alone(unittest.TestCase):
@@ -84,6 +110,39 @@ class Alone(unittest.TestCase):
             a[0] = 13
             with self.assertRaisesRegex(nebula.Error, "not finite in a"):
                 fed.step(1)
+
+    def test_pairs_of_a_generator(self):
+        """load_state_dict attaches again, and needs the pairs a second time."""
+        a = floats(4)
+        with nebula.attach((pair for pair in [("a", a)]), tokens=1) as fed:
+            fed.load_state_dict(fed.state_dict())
+            self.assertEqual([t["name"] for t in fed.tensors()], ["a"])
+
+    def test_buffer_patterns(self):
+        with nebula.attach({"a": floats(1), "mean": floats(2)}, buffers=["me*"]):
+            pass
+        with self.assertRaisesRegex(nebula.Error, "^buffers: var matches no buffer"):
+            nebula.attach({"a": floats(1), "mean": floats(2)}, buffers=["me*", "var"])
+
+    def test_trained_since_attach(self):
+        net = Net(frozen=True)
+        with nebula.attach(net, tokens=1) as fed:
+            fed.step()
+            net.all["b"].requires_grad = True
+            with self.assertRaisesRegex(nebula.Error, "did not train at attach"):
+                fed.step()
+
+    def test_lightning(self):
+        """Names lose the prefix, buffers too."""
+        with unittest.mock.patch.dict(sys.modules, {
+                "lightning": types.ModuleType("lightning"),
+                "lightning.pytorch": types.SimpleNamespace(Callback=object)}):
+            from nebula.lightning import NebulaCallback
+        trainer = types.SimpleNamespace(strategy=None, global_step=0, should_stop=False)
+        callback = NebulaCallback(tokens=1, buffers=["*mean"])
+        callback.on_train_start(trainer, Net("model."))
+        self.assertEqual([t["name"] for t in callback.fed.tensors()], ["a", "b", "mean"])
+        callback.on_train_end(trainer, None)
 
     def test_hooks(self):
         def saved(folder, step):
@@ -194,7 +253,8 @@ class WithTorch(unittest.TestCase):
         for bad, why in ((stage_3, "DeepSpeed stage 3"), (flat, "FSDP1"),
                          (torch.zeros(1).expand(4), "share memory"),
                          (torch.zeros(2, dtype=torch.float64), "float64; only"),
-                         (torch.zeros(2, 2).to_sparse(), "dense")):
+                         (torch.zeros(2, 2).to_sparse(), "dense"),
+                         (torch.zeros(2, device="meta"), "device meta; only CPU and CUDA")):
             with self.assertRaisesRegex(nebula.Error, f"^bad: .*{why}"):
                 nebula.attach({"bad": bad})
 
@@ -238,6 +298,30 @@ def rank_program(case):
         except nebula.Error as e:
             assert "a rank has ended" in str(e) and e.__cause__ is not None
         os._exit(0)
+    elif case == "moved":  # an error that only rank 1 sees
+        fed = nebula.attach(model, tokens=1)
+        if rank:
+            model["same"].data = model["same"].clone()
+        try:
+            with fed:
+                fed.step()
+            raise AssertionError
+        except nebula.Error as e:
+            assert ("moved to other memory" if rank else "a rank has ended") in str(e), e
+        time.sleep(60 * rank)  # rank 0 hears of it while rank 1 lives
+        os._exit(0)
+    elif case == "failed":  # outside of the package
+        fed = nebula.attach(model, tokens=1)
+        with contextlib.suppress(KeyError), fed:
+            if rank:
+                raise KeyError
+            try:
+                fed.step()
+                raise AssertionError
+            except nebula.Error as e:
+                assert "a rank has ended" in str(e), e
+        time.sleep(60 * rank)
+        os._exit(0)
     elif case == "state":
         fed = nebula.attach(model, tokens=1)
         state = fed.state_dict()
@@ -266,6 +350,13 @@ class TwoRanks(unittest.TestCase):
                 env={**os.environ, "RANK": str(r), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
                      "MASTER_PORT": str(20000 + os.getpid() % 9000), "FOLDER": folder + "/state"})
                      for r in range(2)]
+            if case in ("moved", "failed"):
+                ranks[0].wait(timeout=60)
+                self.assertIsNone(ranks[1].poll(), "rank 0 waited for the end of rank 1")
+                ranks[1].kill()
+                said = [r.communicate()[1].decode() for r in ranks]
+                self.assertEqual(ranks[0].returncode, 0, said[0])
+                return
             said = [r.communicate(timeout=120)[1].decode() for r in ranks]
             self.assertEqual([r.returncode for r in ranks], [0, 0], "".join(said))
 
@@ -274,6 +365,10 @@ class TwoRanks(unittest.TestCase):
 
     def test_error_reaches_both(self):
         self.run_ranks("error")
+
+    def test_error_of_one_rank(self):
+        self.run_ranks("moved")
+        self.run_ranks("failed")
 
     def test_a_rank_ends(self):
         self.run_ranks("end")

@@ -29,6 +29,7 @@ class Ranks:
 
     def __init__(self, process_group: Any = None):
         self.rank, self.size = 0, 1
+        self._messages: Any = None
         self._dist, loop = _group_of(process_group)
         if self._dist is None:
             return
@@ -75,11 +76,12 @@ class Ranks:
                 raise Error(other[0], f"rank {rank}: {other[1]}")
 
     def close(self) -> None:
-        """Destroys the group of messages, and so its threads, on every rank.
+        """Destroys the group of messages, and so its threads. Messages of other ranks to this one
+        fail from now on.
 
         At the interpreter's exit such a thread could still hold a tensor of its last message, and
         would wait for a lock that is never released.
         """
         if self._dist is not None and self._dist.is_initialized():  # else it is destroyed already
             self._dist.destroy_process_group(self._messages)
-        self._dist = None
+        self._dist = self._messages = None  # the last reference closes the connections

@@ -2,10 +2,12 @@
 """A training loop in a federation: attach() and Federation."""
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import os
 import signal
+import sys
 import threading
 import weakref
 from typing import Any, Callable, Iterator, Mapping, Sequence
@@ -63,7 +65,8 @@ class Federation:
     """The result of attach(). It is a context manager.
 
     All ranks of the loop make the same calls in the same order; only count() and the properties
-    are local. An error on one rank is raised on all.
+    are local. An error on one rank is raised on all. If it is one of this process alone (a tensor
+    that has moved, an exception inside `with`), the others raise IO, and all can only close.
     """
 
     def __init__(self, model: Any, *, agent: str | os.PathLike | None = None,
@@ -86,6 +89,7 @@ class Federation:
     def _open(self, state: Any) -> None:
         self._handle = ctypes.c_void_p()
         self._state, self._step, self._total, self._closed = TRAIN, 0, 0, False
+        self._device: Any = None
         self._error: BaseException | None = None
         self._cause: BaseException | None = None
         self._keep: list[Any] = []
@@ -163,6 +167,9 @@ class Federation:
                 p.stride[:len(slot.shape)] = placed.strides
                 check(lib.nebula_register(self._handle, ctypes.byref(p)))
             self._keep += [m.keep for m in slot.memories]
+            for m in slot.memories:
+                if m.place == _lib.CUDA and _tensors.is_torch(m.keep):
+                    self._device = m.keep.device
             self._pointers += [(m.pointer, m.address, slot.name) for m in slot.memories
                                if m.pointer]
 
@@ -193,6 +200,7 @@ class Federation:
 
     def _call(self, function: Any, *args: Any) -> None:
         self._error = self._cause = None
+        self._name_stream()
         with self._interrupts:
             status = function(*args)
         if status not in (0, INVALID):
@@ -203,6 +211,13 @@ class Federation:
             check(status)
         except Error as e:
             raise e from self._cause
+
+    def _name_stream(self) -> None:
+        """The library's stream and the loop's present one wait for each other, the host for none.
+        Libraries other than PyTorch: the default stream."""
+        if self._device is not None and self._handle:
+            stream = sys.modules["torch"].cuda.current_stream(self._device)
+            lib.nebula_set_stream(self._handle, stream.cuda_stream)
 
     def _refresh(self) -> None:
         i = self.info()
@@ -224,10 +239,20 @@ class Federation:
             return {}
         return {id(p): p for _, p in self._model.named_parameters() if p.requires_grad}
 
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Work of this rank inside a call of all ranks. The others hear of its failure at once,
+        because their messages to this rank fail."""
+        try:
+            yield
+        except BaseException:
+            self._ranks.close()
+            raise
+
     def _give_up(self) -> None:
+        self._ranks.close()  # first: with it, nebula_close waits for the other ranks
         if self._handle:
             lib.nebula_close(ctypes.byref(self._handle), math.nan)
-        self._ranks.close()
 
     # ---- for users
 
@@ -280,13 +305,15 @@ class Federation:
         failed, or a rank has ended.
         """
         tokens = self._tokens if tokens is None else tokens
-        if not tokens:
-            raise Error(INVALID, "the job has no data.batch and data.seq_len: give tokens to "
-                                 "step() or to attach()")
-        self._check_memory()
         state = ctypes.c_int()
         figures = {"loss": loss, "lr": lr, "grad_norm": grad_norm, "eval_loss": eval_loss}
-        stats = _lib.StepStats(tokens=int(tokens), **{k: _number(v) for k, v in figures.items()})
+        with self._alone():
+            if not tokens:
+                raise Error(INVALID, "the job has no data.batch and data.seq_len: give tokens to "
+                                     "step() or to attach()")
+            self._check_memory()
+            stats = _lib.StepStats(tokens=int(tokens),
+                                   **{k: _number(v) for k, v in figures.items()})
         self._call(lib.nebula_step_with, self._handle, ctypes.byref(stats), ctypes.byref(state))
         self._state = state.value
         # With sync.tune: auto a slow cluster leaves out steps.
@@ -343,10 +370,11 @@ class Federation:
         return self
 
     def __exit__(self, *exc: Any) -> None:
-        # The other ranks of a loop that failed may never call close; they hear of the end of this
-        # process.
         if exc[0] is None or self._ranks.size == 1:
             self.close()
+        elif not self._closed:  # the other ranks may never call close, so this rank closes alone
+            self._closed = True
+            self._give_up()
 
 
 def _abandon(handle: ctypes.c_void_p, pid: int) -> None:

@@ -11,7 +11,7 @@ One process, DDP and ModelParallelStrategy (FSDP2, tensor parallelism) work. Dee
 from __future__ import annotations
 
 import math
-from typing import Any, Iterator
+from typing import Any, Iterable, Iterator
 
 try:
     from lightning.pytorch import Callback
@@ -22,19 +22,30 @@ from ._lib import INVALID, Error
 from .federation import Federation
 
 
-def named_parameters(module: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-    """The parameters without `prefix` in their names, if all of them have it. So they have the
-    names that the model has outside of Lightning."""
-    named = list(module.named_parameters(remove_duplicate=False))
-    cut = all(name.startswith(prefix) for name, _ in named)
-    return ((name[len(prefix):] if cut else name, p) for name, p in named)
+class _Plain:
+    """A module whose tensors lose `prefix` in their names, if all parameters have it. So they have
+    the names that the model has outside of Lightning."""
+
+    def __init__(self, module: Any, prefix: str):
+        self._module = module
+        cut = all(name.startswith(prefix) for name, _ in module.named_parameters())
+        self._prefix = prefix if cut else ""
+
+    def _cut(self, named: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+        return ((name.removeprefix(self._prefix), t) for name, t in named)
+
+    def named_parameters(self, **options: Any) -> Iterator[tuple[str, Any]]:
+        return self._cut(self._module.named_parameters(**options))
+
+    def named_buffers(self, **options: Any) -> Iterator[tuple[str, Any]]:
+        return self._cut(self._module.named_buffers(**options))
 
 
 class NebulaCallback(Callback):
     """Attaches when training begins, exchanges after optimiser steps, and stops with the job.
 
-    prefix: the part that names of parameters lose. options: those of nebula.attach, such as tokens
-    (of one optimiser step of all ranks).
+    prefix: the part that names of tensors lose. options: those of nebula.attach, such as tokens (of
+    one optimiser step of all ranks) and buffers.
     fed: the Federation, from on_train_start on.
     """
 
@@ -47,7 +58,7 @@ class NebulaCallback(Callback):
         if "DeepSpeed" in type(trainer.strategy).__name__:
             raise Error(INVALID, "DeepSpeed trains copies of the parameters, so merged values "
                                  "would be lost: use DDP or ModelParallelStrategy")
-        self.fed = Federation(named_parameters(pl_module, self._prefix), **self._options)
+        self.fed = Federation(_Plain(pl_module, self._prefix), **self._options)
         self._step = trainer.global_step
         trainer.should_stop = not self.fed.running
 

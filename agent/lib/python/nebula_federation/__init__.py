@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program `nebula` of the wheel.
+
+The wheel has the program as bin/nebula below this folder, beside its library, its documents and
+the job files that one may copy (share/nebula).
+"""
+import os
+import pathlib
+import sys
+
+
+def main() -> None:
+    """Becomes the program. NEBULA_PYTHON tells it which Python has the package nebula."""
+    program = pathlib.Path(__file__).resolve().parent / "bin" / "nebula"
+    os.environ.setdefault("NEBULA_PYTHON", sys.executable)
+    try:
+        os.execv(program, ["nebula", *sys.argv[1:]])
+    except OSError as error:
+        sys.exit(f"nebula: cannot start {program}: {error.strerror}")
