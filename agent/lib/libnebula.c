@@ -136,6 +136,9 @@ int nebula_begin(struct nebula *n) {
         return s;
     if (n->begun)
         return lib_fail(NEBULA_ERR_STATE, "nebula_begin: called twice");
+    if (n->x.job.mode != AGENT_MODE_REPLICAS)
+        return lib_fail(NEBULA_ERR_STATE, "nebula_begin: the job has teachers and students; open "
+                                          "its side with nebula_side_open");
     if ((s = lib_enter(n, "nebula_begin")) != NEBULA_OK)
         return s;
     n->begun = true;
