@@ -42,7 +42,9 @@ static enum neb_status add_tensors(const struct agent_job *job, const char *path
 
 enum neb_status agent_groups_view(const struct agent_job *job, const char *tensors,
                                   struct agent_groups_view *v) {
-    *v = (struct agent_groups_view){.n = agent_job_groups(job), .sized = tensors != NULL};
+    *v = (struct agent_groups_view){.n = agent_job_groups(job),
+                                    .sized = tensors != NULL,
+                                    .single = job->sync.gate == AGENT_GATE_PRIVATE};
     for (int32_t g = 0; g < v->n; g++) {
         struct agent_group_view *x = &v->groups[g];
         int32_t f = agent_job_group_first(job, g);
@@ -60,7 +62,7 @@ enum neb_status agent_groups_view(const struct agent_job *job, const char *tenso
 
 // θ, v, the residual and θ at the send, of the rank's share; θ_m of a fragment at the send.
 double agent_groups_rank_bytes(const struct agent_groups_view *v, int32_t ranks) {
-    return 4 * (4 * (double)v->parameters + (double)v->largest) / ranks;
+    return 4 * (4 * (double)v->parameters + (double)v->largest) / (v->single ? 1 : ranks);
 }
 
 static void print_exchange(const struct agent_job *job, const struct agent_group_view *x) {

@@ -22,6 +22,7 @@ struct agent_groups_view {
     int32_t n;
     bool sized; // the tensors are known
     struct agent_group_view groups[AGENT_GROUP_VIEWS_MAX];
+    bool single;                  // gate private: rank 0 keeps the state of all ranks
     uint64_t parameters, largest; // exchanged; of the largest fragment, about
     double bytes;                 // of an exchange of all groups
 };
@@ -32,7 +33,8 @@ NEB_MUST_CHECK enum neb_status agent_groups_view(const struct agent_job *job, co
                                                  struct agent_groups_view *out);
 void agent_groups_print(const struct agent_job *job, const struct agent_groups_view *v);
 json_t *agent_groups_json(const struct agent_job *job, const struct agent_groups_view *v);
-// Bytes that the exchange takes on each of `ranks` ranks, beside the model.
+// Bytes that the exchange takes on each of `ranks` ranks, or on rank 0 alone (single), beside the
+// model.
 double agent_groups_rank_bytes(const struct agent_groups_view *v, int32_t ranks);
 
 #endif

@@ -31,11 +31,12 @@ static void print(const struct attached *a) {
            agent_human_bytes(a->groups.bytes, b, sizeof b), a->others, a->send_s,
            agent_human_bytes(a->link / 8, c, sizeof c), a->machines->assumed ? " (assumed)" : "");
     for (int32_t i = 0; i < agent_job_training(a->job); i++)
-        printf("  memory    %s: libnebula takes %s on each of %d rank%s, beside one unit and the "
+        printf("  memory    %s: libnebula takes %s on %s of %d rank%s%s, beside one unit and the "
                "frames\n",
                a->job->clusters[i].name,
                agent_human_bytes(agent_groups_rank_bytes(&a->groups, ranks_of(a, i)), b, sizeof b),
-               ranks_of(a, i), ranks_of(a, i) == 1 ? "" : "s");
+               a->groups.single ? "rank 0" : "each", ranks_of(a, i), ranks_of(a, i) == 1 ? "" : "s",
+               a->groups.single ? " (gate private)" : "");
 }
 
 static void print_json(const struct attached *a) {

@@ -209,6 +209,7 @@ static int attach(struct nebula *n, const struct nebula_attach_options *o) {
 }
 
 void lib_destroy(struct nebula *n) {
+    intra_part_saver_destroy(&n->saver);
     exchange_destroy(&n->x);
     agent_shards_destroy(&n->shards);
     exchange_leave(&n->x);

@@ -17,6 +17,7 @@
 #include "agent/lib/copy.h"
 #include "agent/lib/libnebula.h"
 #include "agent/lib/pieces.h"
+#include "intra/ckpt/checkpoint_saver.h"
 #include "intra/train/trainer.h"
 
 #include <locale.h>
@@ -41,6 +42,8 @@ struct lib_tensor {
     int64_t size, cols; // elements; columns of its rows (agent/exchange/manifest.h)
     int dtype;
     bool buffer, trained;
+    bool frozen;              // must be equal on all clusters
+    uint64_t digest[2];       // of a frozen tensor
     int32_t group;            // of the job
     int32_t fragment;         // -1: not known yet
     struct lib_piece *pieces; // (n_pieces) of this rank
@@ -58,8 +61,9 @@ struct nebula {
     int rank, ranks;
     struct lib_tensor *declared; // (n_declared) sorted by name from nebula_begin on
     int32_t n_declared;
-    struct lib_tensor **tensors; // (n_tensors) those that are exchanged
-    int32_t n_tensors;
+    // (n_tensors) those that are exchanged, then (n_frozen) those that must be equal on all clusters
+    struct lib_tensor **tensors;
+    int32_t n_tensors, n_frozen;
     struct intra_model *model; // layout of a built-in model, without parameters; NULL: none
     struct agent_unit *units;  // (x.trainer.n_units)
     struct lib_tensor **of;    // (n_units) the unit's tensor
@@ -69,7 +73,8 @@ struct nebula {
     float **shadow;            // (n_units) fp32 behind 16-bit units that this rank owns
     float *buffer, *room;      // (largest unit) messages; a unit that has no other memory
     size_t buffer_floats;
-    struct agent_shards *shards; // of a rank other than 0
+    struct agent_shards *shards;    // of a rank other than 0
+    struct intra_part_saver *saver; // likewise: of its parts of checkpoints
     // (2, V) inputs and targets that nebula_count has seen on this rank, and on all of them
     uint64_t *counters, *sum;
     struct lib_copy *copy;
@@ -145,6 +150,9 @@ NEB_MUST_CHECK enum neb_status lib_read(struct nebula *n, const struct agent_mov
                                         int32_t count);
 NEB_MUST_CHECK enum neb_status lib_write(struct nebula *n, const struct agent_move *moves,
                                          int32_t count);
+// Digests of the frozen tensors. Those that are not registered as a whole are left out: n_frozen
+// becomes smaller.
+NEB_MUST_CHECK enum neb_status lib_digest_frozen(struct nebula *n);
 uint64_t lib_held(void *user, int32_t unit, int rank);
 // The owner of a unit; without an exchange the rank that holds most of it.
 int lib_owner(const struct nebula *n, int32_t unit);
