@@ -165,6 +165,22 @@ enum neb_status cmp_update_cut(const uint8_t *p, size_t len, const int32_t *owne
     return neb_rd_done(&r) ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "update: bytes after its end");
 }
 
+enum neb_status cmp_update_owned(const uint8_t *p, size_t len, const int32_t *owner,
+                                 uint32_t n_shards, int32_t who) {
+    struct neb_rd r = neb_rd_make(p, len);
+    uint32_t units, next = 0;
+    NEB_TRY(open_header(&r, &units));
+    for (uint32_t i = 0; i < units; i++) {
+        struct cmp_unit_shape s;
+        struct cmp_update_unit u;
+        NEB_TRY(next_unit(&r, &s, &u));
+        if (s.unit < next || s.unit >= n_shards || owner[s.unit] != who)
+            return neb_fail(NEB_ERR_FORMAT, "update: unit %u is not one of rank %d", s.unit, who);
+        next = s.unit + 1;
+    }
+    return neb_rd_done(&r) ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "update: bytes after its end");
+}
+
 struct join { // one piece, and how far it has been read
     struct neb_rd r;
     uint32_t left;    // units after the next one

@@ -48,6 +48,10 @@ NEB_MUST_CHECK enum neb_status cmp_update_cut(const uint8_t *p, size_t len, cons
                                               uint32_t n_shards, int32_t who, struct neb_buf *out);
 NEB_MUST_CHECK enum neb_status cmp_update_join(const struct cmp_update_piece *pieces, size_t n,
                                                struct neb_buf *out);
+// NEB_ERR_FORMAT: the update is malformed, its units do not ascend, or one of them has not the
+// owner `who`.
+NEB_MUST_CHECK enum neb_status cmp_update_owned(const uint8_t *p, size_t len, const int32_t *owner,
+                                                uint32_t n_shards, int32_t who);
 // For tools: *n = number of units; shapes receives the first cap of their shapes. NEB_ERR_FORMAT:
 // malformed, or a unit's frame has another number of elements than rows x columns.
 NEB_MUST_CHECK enum neb_status cmp_update_shapes(const uint8_t *p, size_t len,

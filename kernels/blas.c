@@ -45,6 +45,12 @@ void cpu_sgemm(const struct kern_gemm *g) {
     NEB_ASSERT(!bad); // shapes are valid here; only memory can run out, and no op can report that
 }
 
+// oneDNN has no such product.
+void cpu_ssyrk(const struct kern_gemm *g) {
+    cblas_ssyrk(CblasRowMajor, CblasLower, g->ta ? CblasTrans : CblasNoTrans, g->n, g->k, g->alpha,
+                g->a, g->lda, g->beta, g->c, g->ldc);
+}
+
 // Multiplies small integers, whose sums are exact in any order, with every combination of
 // transposed operands.
 static bool proves_itself(const struct onednn *d) {

@@ -54,7 +54,9 @@ INLINED void pack(uint8_t *restrict out, const int8_t *restrict q, size_t n) {
     }
 }
 
-float kern_block_step(const float *x, size_t n, int levels, float max) {
+// The scale that suits a block: max / levels, but max / 5.5 for 6 levels and the root mean square
+// for 1 level.
+static float block_step(const float *x, size_t n, int levels, float max) {
     float rms = levels == 1 ? kern_rms(x, n) : 0;
     return rms > 0 && rms < max ? rms : max / (levels == 6 ? 5.5f : (float)levels);
 }
@@ -139,7 +141,7 @@ static uint32_t encode_group(const struct kern_blocks *b, size_t at, bool second
         if (!b->x && !second_pass)
             learn_any(b, i, len);
         uint32_t m = largest_any(x, len);
-        float want = kern_block_step(x, len, b->levels, kern_float_of(m)), inverse;
+        float want = block_step(x, len, b->levels, kern_float_of(m)), inverse;
         max = m > max ? m : max;
         if (second_pass) {
             b->scales[k] = kern_scale_code(want, top);

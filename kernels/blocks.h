@@ -25,15 +25,12 @@ struct kern_blocks {
     float beta;
     size_t n, block;
     int levels;      // codes lie in [-levels, levels]; at most 7 if four, else at most 127
-    bool four;       // two codes per byte, the low nibble first, as in kern_pack4
+    bool four;       // two codes per byte, the low nibble first
     uint16_t *steps; // (blocks) scratch
     int8_t *room;    // (2 * block) scratch; used if four
     uint8_t *scales; // (blocks) output
     uint8_t *codes;  // (n) output; (n + 1) / 2 bytes if four
 };
-// Returns the scale that suits a block: max / levels, but max / 5.5 for 6 levels and the root mean
-// square for 1 level.
-float kern_block_step(const float *x, size_t n, int levels, float max);
 // Returns `top`. If *finite is false, a value is NaN or infinite: u is updated, and the codes mean
 // nothing.
 int kern_blocks_encode(const struct kern_blocks *b, bool *finite);
@@ -50,7 +47,7 @@ bool kern_check4(const uint8_t *codes, size_t n);
 // sums (blocks): the exact sum of the squared codes of each full block of 128. The codes lie as in
 // kern_blocks_decode. Returns false if a code is out of range (-8 in 4 bits, -128 in 8 bits).
 bool kern_blocks_squares(uint32_t *sums, const uint8_t *codes, size_t blocks, bool four);
-// Expands both codes of each byte, like kern_unpack4 without its check.
+// Expands both codes of each byte, without a check.
 void kern_expand4(int8_t *out, const uint8_t *codes, size_t bytes);
 // kern_split8 splits 8-bit codes into two planes of nibbles, two per byte, the low nibble first:
 // q + 8 = 16 * high + low (mod 256). So small codes of either sign have high 0. An odd last code is

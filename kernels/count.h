@@ -17,11 +17,6 @@ enum { KERN_WORKSPACE_BYTES = 32 << 20 };
 NEB_MUST_CHECK enum neb_status kern_counting_create(size_t total_bytes, struct kern **out);
 struct kern_counts *kern_counts(const struct kern *K); // of a counting device
 
-// Fills a table of functions with a function that does nothing and returns 0, which is NEB_OK and
-// NULL. It can be called with any arguments, because on Linux the caller cleans up. So a new op
-// needs no line here.
-void kern_count_nothing(void *table, size_t bytes);
-
 // FLOPs of attention over all sequences, forward; backward takes KERN_ATTN_BACKWARD times that. A
 // block of keys that the causal mask cuts counts in full, because it is computed in full.
 double kern_attn_flops(const struct kern_attn *s);

@@ -7,6 +7,7 @@
 #include "agent/base/memory.h"
 #include "kernels/host.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -257,17 +258,76 @@ static void adamw_task(void *arg, size_t i) {
     const struct update *j = arg;
     const struct kern_update *u = j->u;
     const struct kern_chunk *k = &u->chunks[i];
-    size_t at = k->grad_at - u->moments_at;
     struct kern_adamw c = u->c;
+    float *g = u->grads + k->grad_at, *m = u->m + k->moment_at;
+    if (k->momentum) {
+        j->v->momentum(c.momentum, u->factors[k->tensor], g, m, k->n);
+        return;
+    }
     c.weight_decay = k->decay ? c.weight_decay : 0;
-    j->v->adamw(&c, u->factors[k->tensor], u->params + k->param_at, u->grads + k->grad_at,
-                u->m + at, u->v + at, k->n);
-    memset(u->grads + k->grad_at, 0, k->n * sizeof *u->grads);
+    j->v->adamw(&c, u->factors[k->tensor], u->params + k->param_at, g, m, u->v + k->moment_at,
+                k->n);
+    memset(g, 0, k->n * sizeof *g);
 }
 static void adamw(struct kern *K, enum kern_type t, const struct kern_update *u) {
     NEB_ASSERT(t == KERN_F32 && !u->working);
     kern_pool_run(K->pool, (size_t)u->n_chunks, adamw_task,
                   &(struct update){.v = cpu_of(K)->isa, .u = u});
+}
+
+struct matrix { // arguments of the tasks on rows of a matrix
+    const struct cpu_isa *v;
+    float *y, by, keep;
+    const float *x;
+    size_t rows, cols, ldy, ldx, per;
+};
+static void matrix_run(struct kern *K, struct matrix *a, void (*task)(void *arg, size_t i)) {
+    a->v = cpu_of(K)->isa;
+    a->per = rows_per_task((int)a->cols);
+    kern_pool_run(K->pool, blocks(a->rows, a->per), task, a);
+}
+static size_t matrix_end(const struct matrix *a, size_t t) {
+    return (t + 1) * a->per < a->rows ? (t + 1) * a->per : a->rows;
+}
+
+static void normalise_task(void *arg, size_t t) {
+    const struct matrix *a = arg;
+    for (size_t i = t * a->per; i < matrix_end(a, t); i++) {
+        memcpy(a->y + i * a->ldy, a->x + i * a->ldx, a->cols * sizeof *a->y);
+        a->v->scale(a->y + i * a->ldy, a->by, a->cols);
+    }
+}
+static void normalise(struct kern *K, enum kern_type t, void *x, int ldx, const float *g, int rows,
+                      int cols, const double *sumsq) {
+    NEB_ASSERT(t == KERN_F32);
+    matrix_run(K,
+               &(struct matrix){.y = x,
+                                .ldy = (size_t)ldx,
+                                .by = (float)(1 / (sqrt(*sumsq) + 1e-7)),
+                                .x = g,
+                                .ldx = (size_t)cols,
+                                .rows = (size_t)rows,
+                                .cols = (size_t)cols},
+               normalise_task);
+}
+
+static void matrix_step_task(void *arg, size_t t) {
+    const struct matrix *a = arg;
+    for (size_t i = t * a->per; i < matrix_end(a, t); i++)
+        a->v->step_by(a->y + i * a->ldy, a->x + i * a->ldx, a->keep, a->by, a->cols);
+}
+static void matrix_step(struct kern *K, enum kern_type t, const struct kern_matrix_step *s) {
+    NEB_ASSERT(t == KERN_F32 && !s->working);
+    matrix_run(K,
+               &(struct matrix){.y = s->p,
+                                .ldy = (size_t)s->cols,
+                                .by = s->rate[1] * s->scale,
+                                .keep = s->rate[0],
+                                .x = s->x,
+                                .ldx = (size_t)s->ldx,
+                                .rows = (size_t)s->rows,
+                                .cols = (size_t)s->cols},
+               matrix_step_task);
 }
 
 static void sumsq_task(void *arg, size_t i) {
@@ -346,6 +406,8 @@ const struct kern_ops cpu_ops = {
     .label_rows = cpu_label_rows,
     .sumsq = sumsq,
     .adamw = adamw,
+    .normalise = normalise,
+    .matrix_step = matrix_step,
     .scale = scale,
     .add = add,
 };

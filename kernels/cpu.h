@@ -63,6 +63,9 @@ struct cpu_isa {
     // by: g is multiplied by this first
     void (*adamw)(const struct kern_adamw *c, float by, float *p, const float *g, float *m,
                   float *v, size_t n);
+    // kern_chunk.momentum; p = keep p - step x
+    void (*momentum)(float b, float by, float *g, float *m, size_t n);
+    void (*step_by)(float *p, const float *x, float keep, float step, size_t n);
     double (*sumsq)(const float *x, size_t n);
     void (*add)(float *y, const float *x, size_t n);
     void (*scale)(float *y, float a, size_t n);
@@ -147,6 +150,8 @@ struct cpu_tile cpu_tile(const struct cpu_tiles *t, size_t i);
 void cpu_blas_choose(void);
 // Computes a product in fp32 on the calling thread, without its bias.
 void cpu_sgemm(const struct kern_gemm *g);
+// The same for a symmetric product (kern_gemm.symmetric), but only on and below the diagonal.
+void cpu_ssyrk(const struct kern_gemm *g);
 
 void cpu_gemm(struct kern *K, const struct kern_gemm *g);
 void cpu_linear_bwd(struct kern *K, const struct kern_linear_bwd *l);

@@ -14,7 +14,10 @@ enum {
     TILE_FLOPS_LEAST = 1 << 23, // least work that is worth another thread
     TILES_LEAST = 4,            // tiles of a product of medium size
     TILES_MAX = 64,
-    TILE_SIDE = 64, // least side of a tile
+    TILE_SIDE = 64,     // least side of a tile
+    HALVES_LEAST = 256, // least side of a symmetric product that is cut
+    BLOCK_MOST = 512,   // most rows of its blocks
+    MIRROR = 64,        // rows and columns that are copied at once
 };
 
 struct gemm_job {
@@ -63,9 +66,58 @@ static void gemm_task(void *arg, size_t i) {
     cpu_sgemm(&g);
 }
 
+// ---- symmetric products: blocks on and below the diagonal, then a copy above it -----------------
+
+struct half {
+    const struct kern_gemm *g;
+    int side; // of a block
+};
+
+static void half_task(void *arg, size_t i) {
+    const struct half *j = arg;
+    struct kern_gemm g = *j->g;
+    int row = 0;
+    for (; i > (size_t)row; row++) // block (row, i)
+        i -= (size_t)row + 1;
+    size_t r = (size_t)(row * j->side), c = i * (size_t)j->side;
+    g.m = min(j->side, g.m - (int)r);
+    g.n = min(j->side, g.n - (int)c);
+    g.a = (const float *)g.a + (g.ta ? r : r * (size_t)g.lda);
+    g.b = (const float *)g.b + (g.tb ? c * (size_t)g.ldb : c);
+    g.c = (float *)g.c + r * (size_t)g.ldc + c;
+    if (r == c)
+        cpu_ssyrk(&g);
+    else
+        cpu_sgemm(&g);
+}
+
+static void mirror_task(void *arg, size_t i) {
+    const struct kern_gemm *g = ((const struct half *)arg)->g;
+    float *c = g->c;
+    size_t n = (size_t)g->n, ld = (size_t)g->ldc, from = i * MIRROR,
+           end = from + MIRROR < n ? from + MIRROR : n;
+    for (size_t at = 0; at < end; at += MIRROR)
+        for (size_t row = from; row < end; row++)
+            for (size_t col = at; col < at + MIRROR && col < row; col++)
+                c[col * ld + row] = c[row * ld + col];
+}
+
+static void symmetric(struct kern *K, const struct kern_gemm *g) {
+    NEB_ASSERT(g->a == g->b && g->m == g->n && g->ta != g->tb && !g->bias);
+    int blocks = g->n < HALVES_LEAST ? 1 : up(g->n, BLOCK_MOST) < 2 ? 2 : up(g->n, BLOCK_MOST);
+    struct half j = {g, up(up(g->n, blocks), 16) * 16};
+    size_t n = (size_t)up(g->n, j.side);
+    kern_pool_run(K->pool, n * (n + 1) / 2, half_task, &j);
+    kern_pool_run(K->pool, (size_t)up(g->n, MIRROR), mirror_task, &j);
+}
+
 void cpu_gemm(struct kern *K, const struct kern_gemm *g) {
     if (g->m == 0 || g->n == 0)
         return;
+    if (g->symmetric && !cpu_bf16_takes(K, g->m, g->n, g->k)) {
+        symmetric(K, g);
+        return;
+    }
     if (cpu_bf16_takes(K, g->m, g->n, g->k)) {
         cpu_bf16_gemm(K, g);
     } else {

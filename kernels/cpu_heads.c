@@ -221,6 +221,90 @@ static void row_exp(void *arg, size_t i) {
     v->sums[i] = sum;
 }
 
+// This rank's column of the j-th class that the teacher names in row i, or -1.
+static int32_t vocab_named(const struct kern_vocab *v, size_t i, int j) {
+    int32_t at = v->soft->ids[i * (size_t)v->soft->k + (size_t)j] - v->row0;
+    return at >= 0 && at < v->V ? at : -1;
+}
+
+// With a teacher z stays: the third step needs exponentials at two temperatures.
+static void row_soft_exp(void *arg, size_t i) {
+    const struct kern_vocab *v = arg;
+    const struct kern_soft *s = v->soft;
+    float *z = vocab_row(v, i), max = v->max[i], by = 1 / s->temperature, held[KERN_SOFT_K_MAX];
+    int32_t at = vocab_column(v, i);
+    size_t n = (size_t)v->n;
+    double sum = 0, rest = 0, named = 0, far = 0;
+    v->sums[n + i] = at < 0 ? 0 : (double)z[at];
+    for (int k = 0; k < v->V; k++)
+        sum += (double)expf(z[k] - max);
+    bool counts = v->targets[i] != KERN_IGNORE;
+    for (int j = 0; counts && j < s->k; j++) {
+        int32_t c = vocab_named(v, i, j);
+        if (c < 0)
+            continue;
+        double logp = (double)s->logp[i * (size_t)s->k + (size_t)j],
+               y = (double)((z[c] - max) * by);
+        named += exp(y);
+        far += exp(logp) * (logp - y);
+        held[j] = z[c];
+        z[c] = -INFINITY; // leaves the sum of the other classes
+    }
+    for (int k = 0; counts && k < v->V; k++)
+        rest += (double)expf((z[k] - max) * by);
+    for (int j = 0; counts && j < s->k; j++)
+        if (vocab_named(v, i, j) >= 0)
+            z[vocab_named(v, i, j)] = held[j];
+    v->sums[i] = sum;
+    v->sums[2 * n + i] = rest + named;
+    v->sums[3 * n + i] = rest;
+    v->sums[4 * n + i] = far;
+}
+
+static double vocab_tail(const struct kern_vocab *v, size_t i) { // of the student
+    size_t n = (size_t)v->n;
+    return fmax(v->sums[3 * n + i] / v->sums[2 * n + i], 1e-12);
+}
+
+static double vocab_kl(const struct kern_vocab *v, size_t i) {
+    const struct kern_soft *s = v->soft;
+    double named = 0, tail = (double)s->tail[i];
+    for (int j = 0; j < s->k; j++)
+        named += exp((double)s->logp[i * (size_t)s->k + (size_t)j]);
+    return v->sums[4 * (size_t)v->n + i] + named * log(v->sums[2 * (size_t)v->n + i]) +
+           (tail > 0 ? tail * (log(tail) - log(vocab_tail(v, i))) : 0);
+}
+
+static void row_soft_grad(void *arg, size_t i) {
+    const struct kern_vocab *v = arg;
+    const struct kern_soft *s = v->soft;
+    float *z = vocab_row(v, i), max = v->max[i], T = s->temperature, scale = *v->grad_scale,
+          soft = scale * s->lambda * T, hard = scale * (1 - s->lambda), held[KERN_SOFT_K_MAX];
+    if (v->targets[i] == KERN_IGNORE) {
+        memset(z, 0, (size_t)v->V * sizeof *z);
+        return;
+    }
+    double all = v->sums[2 * (size_t)v->n + i];
+    float by = (float)((double)hard / v->sums[i]),
+          rest = (float)((double)soft * (1 - (double)s->tail[i] / vocab_tail(v, i)) / all);
+    int32_t at = vocab_column(v, i);
+    for (int j = 0; j < s->k; j++) {
+        int32_t c = vocab_named(v, i, j);
+        held[j] = c < 0 ? 0 : z[c];
+    }
+    for (int k = 0; k < v->V; k++)
+        z[k] = expf(z[k] - max) * by + expf((z[k] - max) / T) * rest;
+    for (int j = 0; j < s->k; j++) {
+        int32_t c = vocab_named(v, i, j);
+        double p = exp((double)s->logp[i * (size_t)s->k + (size_t)j]);
+        if (c >= 0)
+            z[c] = expf(held[j] - max) * by +
+                   soft * (float)(exp((double)((held[j] - max) / T)) / all - p);
+    }
+    if (at >= 0)
+        z[at] -= hard;
+}
+
 // z becomes the gradient: probabilities times grad_scale, minus grad_scale at the target.
 static void row_grad(void *arg, size_t i) {
     const struct kern_vocab *v = arg;
@@ -243,7 +327,7 @@ void cpu_vocab_max(struct kern *K, enum kern_type t, const struct kern_vocab *v)
     vocab_run(K, t, v, row_max);
 }
 void cpu_vocab_sum(struct kern *K, enum kern_type t, const struct kern_vocab *v) {
-    vocab_run(K, t, v, row_exp);
+    vocab_run(K, t, v, v->soft ? row_soft_exp : row_exp);
 }
 void cpu_vocab_loss(struct kern *K, enum kern_type t, const struct kern_vocab *v) {
     double total = 0;
@@ -251,13 +335,17 @@ void cpu_vocab_loss(struct kern *K, enum kern_type t, const struct kern_vocab *v
         double l = v->targets[i] == KERN_IGNORE
                        ? 0
                        : (double)v->max[i] + log(v->sums[i]) - v->sums[v->n + i];
+        if (v->soft && v->targets[i] != KERN_IGNORE) {
+            double lambda = (double)v->soft->lambda, T = (double)v->soft->temperature;
+            l = (1 - lambda) * l + lambda * T * T * vocab_kl(v, (size_t)i);
+        }
         if (v->losses)
             v->losses[i] = (float)l;
         total += l;
     }
     *v->total += total;
     if (v->learn)
-        vocab_run(K, t, v, row_grad);
+        vocab_run(K, t, v, v->soft ? row_soft_grad : row_grad);
 }
 
 // ---- a discriminator ----------------------------------------------------------------------------
@@ -407,6 +495,8 @@ static void label_row(void *arg, size_t i) {
             j->logp[row * (size_t)V + (size_t)c] = z[c] - less;
         return;
     }
+    if (j->r->log_sums)
+        j->r->log_sums[row] = max / j->temperature + less;
     int32_t *ids = j->ids + row * k;
     largest(z, V, j->k, ids);
     for (size_t a = 0; a < k; a++) {

@@ -7,6 +7,7 @@
 //
 // A large result is stored past the caches, since nobody reads it at once.
 #include "kernels/cpu_panel.h"
+#include "agent/base/array.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -159,11 +160,8 @@ static struct kept *place_of(struct cpu_panels *p, const struct cpu_matrix *x, e
             return &p->kept[at];
         }
     }
-    if (p->n_kept == p->room) {
-        p->room = p->room ? 2 * p->room : 64;
-        p->kept = realloc(p->kept, p->room * sizeof *p->kept);
-        NEB_ASSERT(p->kept); // an op cannot report an error (kern.h)
-    }
+    p->kept = neb_array_more(p->kept, p->n_kept, &p->room, 64, sizeof *p->kept);
+    NEB_ASSERT(p->kept); // an op cannot report an error (kern.h)
     p->last = p->n_kept++;
     p->kept[p->last] = (struct kept){.of = *x, .layout = layout};
     return &p->kept[p->last];

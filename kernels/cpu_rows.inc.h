@@ -195,6 +195,35 @@ static void adamw(const struct kern_adamw *c, float by, float *p, const float *g
     }
 }
 
+static void momentum(float b, float by, float *g, float *m, size_t n) {
+    vf vb = v_set(b), va = v_set((float)(1 - (double)b));
+    size_t rest = V_REST(n), left = n - rest;
+    for
+        V_EACH(i, n) {
+            vf gi = va * (v_load(g + i) * by), mi = v_fma(vb, v_load(m + i), gi);
+            v_store(m + i, mi);
+            v_store(g + i, v_fma(vb, mi, gi));
+        }
+    if (left) {
+        vf gi = va * (v_load_part(g + rest, left) * by),
+           mi = v_fma(vb, v_load_part(m + rest, left), gi);
+        v_store_part(m + rest, mi, left);
+        v_store_part(g + rest, v_fma(vb, mi, gi), left);
+    }
+}
+
+// p = keep p - step x
+static void step_by(float *p, const float *x, float keep, float step, size_t n) {
+    vf k = v_set(keep), s = v_set(-step);
+    size_t rest = V_REST(n), left = n - rest;
+    for
+        V_EACH(i, n)
+    v_store(p + i, v_fma(s, v_load(x + i), v_load(p + i) * k));
+    if (left)
+        v_store_part(p + rest,
+                     v_fma(s, v_load_part(x + rest, left), v_load_part(p + rest, left) * k), left);
+}
+
 static double sumsq(const float *x, size_t n) {
     enum { HALF = V_LANES / 2 };
     vd s[4] = {{0}};

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finds and loads the object with the kernels of CUDA or of another device. It lies beside the
-// program (build folder), one folder up (tests) or in ../lib/nebula (installation). No environment
-// variable adds a path, since it could make a job run foreign code.
+// program (build folder), one folder up (tests) or in ../lib/nebula (installation). If this code is
+// in a library (libnebula), the object lies beside that or in the folder nebula there. No
+// environment variable adds a path, since it could make a job run foreign code.
 #include "kernels/device.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
@@ -17,11 +18,7 @@ static const char cuda_object[] = "libnebula_cuda.so", cuda_driver[] = "libcuda.
                   // the emulated device of the tests; if it is there, it is loaded instead
     other_object[] = "libnebula_device.so";
 
-// The object calls these functions of agent/base. The program must contain them even if it does not
-// call them itself.
-extern void (*const kern_device_needs[])(void);
-void (*const kern_device_needs[])(void) = {(void (*)(void))neb_fail, (void (*)(void))neb_log,
-                                           (void (*)(void))neb_assert_failed};
+static const struct kern_device_host host = {neb_fail, neb_log, neb_assert_failed};
 
 // For each block of rows dW moves V x d floats twice and computes 2 x rows x V x d. By an H100's
 // data sheet, moving the floats takes as long as the product at 1,100 rows, and an eighth as long
@@ -61,19 +58,33 @@ void kern_buckets_fill(struct kern_buckets *b, const int32_t *ids, int n, int32_
         next[b->ids[k]] = 0;
 }
 
+// The program's path, or that of the library that contains this code.
+static bool own_path(bool library, char out[NEB_PATH_MAX]) {
+    Dl_info info;
+    char *real = NULL;
+    ssize_t n = library ? 0 : readlink("/proc/self/exe", out, NEB_PATH_MAX - 1);
+    if (library && dladdr(&host, &info) && info.dli_fname)
+        real = realpath(info.dli_fname, NULL);
+    if (real)
+        n = snprintf(out, NEB_PATH_MAX, "%s", real);
+    free(real);
+    out[n > 0 && n < NEB_PATH_MAX ? n : 0] = 0;
+    return out[0] != 0;
+}
+
 static bool find_object(const char *name, char out[NEB_PATH_MAX]) {
-    static const char *const places[] = {"", "../", "../lib/nebula/"};
-    char exe[NEB_PATH_MAX];
-    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
-    exe[n > 0 ? n : 0] = 0;
-    char *slash = strrchr(exe, '/');
-    if (!slash)
-        return false;
-    slash[1] = 0;
-    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++)
-        if (snprintf(out, NEB_PATH_MAX, "%s%s%s", exe, places[i], name) < NEB_PATH_MAX &&
-            access(out, R_OK) == 0)
-            return true;
+    static const char *const places[] = {"", "../", "../lib/nebula/", "nebula/"};
+    char own[NEB_PATH_MAX];
+    for (int library = 1; library >= 0; library--) {
+        char *slash = own_path(library, own) ? strrchr(own, '/') : NULL;
+        if (!slash)
+            continue;
+        slash[1] = 0;
+        for (size_t i = 0; i < sizeof places / sizeof places[0]; i++)
+            if (snprintf(out, NEB_PATH_MAX, "%s%s%s", own, places[i], name) < NEB_PATH_MAX &&
+                access(out, R_OK) == 0)
+                return true;
+    }
     return false;
 }
 
@@ -118,12 +129,13 @@ static bool listed(void) {
     return any;
 }
 
-// The object stays loaded: the driver has threads that cannot be unloaded.
-static enum neb_status open_object(int index, struct kern **out, char *text, size_t cap) {
+// Loads the object, and finds one of its functions. The object stays loaded: the driver has threads
+// that cannot be unloaded.
+static enum neb_status load(const char *function, void **out, char *text, size_t cap) {
     char path[NEB_PATH_MAX];
     union {
         void *p;
-        kern_device_opener *open;
+        kern_device_meet *meet;
     } s;
     NEB_TRY(choose_object(path, text, cap));
     void *so = dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -131,13 +143,40 @@ static enum neb_status open_object(int index, struct kern **out, char *text, siz
         snprintf(text, cap, "cannot load %s: %s", path, dlerror());
         return NEB_ERR_UNSUPPORTED;
     }
-    if (!(s.p = dlsym(so, "kern_cuda_open"))) {
-        snprintf(text, cap, "%s has no kern_cuda_open: it belongs to another build; build again",
-                 path);
+    s.p = dlsym(so, "kern_cuda_meet");
+    *out = dlsym(so, function);
+    if (!s.p || !*out) {
+        snprintf(text, cap, "%s has no %s: it belongs to another build; build again", path,
+                 function);
         return NEB_ERR_UNSUPPORTED;
     }
+    s.meet(&host);
+    return NEB_OK;
+}
+
+static enum neb_status open_object(int index, struct kern **out, char *text, size_t cap) {
+    union {
+        void *p;
+        kern_device_opener *open;
+    } s;
+    NEB_TRY(load("kern_cuda_open", &s.p, text, cap));
     enum neb_status st = s.open(KERN_DEVICE_VERSION, index, out, text, cap);
     return st != NEB_ERR_NOT_FOUND ? st : listed() ? NEB_ERR_IO : NEB_ERR_UNSUPPORTED;
+}
+
+enum neb_status kern_device_find(const void *p, int *index, int *was, char why[KERN_WHY_MAX]) {
+    char text[NEB_PATH_MAX + 512] = "";
+    union {
+        void *p;
+        kern_device_finder *find;
+    } s;
+    enum neb_status st = load("kern_cuda_find", &s.p, text, sizeof text);
+    if (st == NEB_OK && !s.find(p, index, was)) {
+        snprintf(text, sizeof text, "%p is not the memory of a device", p);
+        st = NEB_ERR_INVALID;
+    }
+    snprintf(why, KERN_WHY_MAX, "%.*s", KERN_WHY_MAX - 1, text);
+    return st;
 }
 
 enum neb_status kern_device_index(bool of_several, int *out) {

@@ -61,6 +61,9 @@ struct kern_gemm {
     int lda, ldb, ldc; // row strides in elements
     void *c;
     const void *bias; // (n); NULL: none. With a bias, beta is 0 and tc is t
+    // B is A and tb is not ta, so op(A) op(B) is symmetric, and C is, too: a backend may compute
+    // one half and copy it to the other. Without bias.
+    bool symmetric;
 };
 
 // Gradients of y (n, out) = x (n, in) w^T + bias.
@@ -78,17 +81,18 @@ struct kern_linear_bwd {
 // The products of a linear layer: y = x w^T of type ty, and its gradients dw and dx.
 static inline struct kern_gemm kern_linear(enum kern_type t, enum kern_type ty, int n, int out,
                                            int in, const void *x, const void *w, void *y) {
-    struct kern_gemm g = {t, ty, KERN_N, KERN_T, n, out, in, 1, 0, x, w, in, in, out, y, NULL};
+    struct kern_gemm g = {t, ty, KERN_N, KERN_T, n,   out, in,   1,    0,
+                          x, w,  in,     in,     out, y,   NULL, false};
     return g;
 }
 static inline struct kern_gemm kern_linear_dw(const struct kern_linear_bwd *l) {
-    struct kern_gemm g = {l->t, KERN_F32, KERN_T, KERN_N, l->out, l->in, l->n,  1,
-                          1,    l->dy,    l->x,   l->ld,  l->in,  l->in, l->dw, NULL};
+    struct kern_gemm g = {l->t,  KERN_F32, KERN_T, KERN_N, l->out, l->in, l->n, 1,    1,
+                          l->dy, l->x,     l->ld,  l->in,  l->in,  l->dw, NULL, false};
     return g;
 }
 static inline struct kern_gemm kern_linear_dx(const struct kern_linear_bwd *l) {
-    struct kern_gemm g = {l->t, l->tx, KERN_N, KERN_N, l->n,  l->in, l->out, 1,
-                          0,    l->dy, l->w,   l->ld,  l->in, l->in, l->dx,  NULL};
+    struct kern_gemm g = {l->t,  l->tx, KERN_N, KERN_N, l->n,  l->in, l->out, 1,    0,
+                          l->dy, l->w,  l->ld,  l->in,  l->in, l->dx, NULL,   false};
     return g;
 }
 
@@ -173,6 +177,9 @@ struct kern_rows {
     void *gathered;
     float *logits;
     int block;
+    // (n) label_rows with k > 0: written, the log of the sum of exp(logit / temperature). It joins
+    // the labels of several parts of a vocabulary. NULL: not wanted
+    float *log_sums;
 };
 
 // Rows of logits whose columns are divided over tensor-parallel ranks. The loss takes three steps:
@@ -187,13 +194,20 @@ struct kern_vocab {
     int32_t row0;           // this rank has columns row0 … row0 + V - 1 of it
     float *max;             // (n) written by the first step
     // (2, n) written by the second step: the sum of exp(z - max); the target's logit, or 0 if
-    // another rank has it
+    // another rank has it. With a teacher (KERN_VOCAB_SOFT, n): then also the sum of
+    // exp((z - max) / temperature); the same over classes that are not named; and over named
+    // classes the sum of p (log p - (z - max) / temperature), p being the teacher's probability
     double *sums;
+    // NULL: no teacher. Else its labels of these n rows, k >= 1, with ids of the full vocabulary;
+    // the loss is that of kern_soft
+    const struct kern_soft *soft;
     const float *grad_scale; // (1) device
     bool learn;
     float *losses; // (n) written by the third step: the same on all ranks
     double *total; // += the sum of losses by the third step, in a fixed order
 };
+
+enum { KERN_VOCAB_SOFT = 5 };
 
 // Row stride of logits: rows stay aligned for any vocabulary.
 static inline int kern_logits_ld(int V) { return (V + 7) / 8 * 8; }
@@ -206,17 +220,20 @@ int kern_logits_rows(double memory_bytes, int V, enum kern_type t, int n);
 struct kern_adamw {
     float lr, beta1, beta2, eps, weight_decay; // decoupled decay: p -= lr * weight_decay * p
     float bias1, bias2;                        // 1 - beta^t, computed by the caller in double
+    float momentum;                            // of chunks with kern_chunk.momentum
 };
 
 // A part of a parameter tensor: at most KERN_CHUNK elements, in the order of the arena. Clipping
 // and AdamW use one array of these on the device.
 enum { KERN_CHUNK = 16384 };
 struct kern_chunk {
-    uint64_t param_at, grad_at; // offsets; param_at holds for the working copy too
+    uint64_t param_at, grad_at, moment_at; // offsets; param_at holds for the working copy too
     uint32_t n;
     int32_t tensor; // its index: for its sum and its factor
     uint32_t decay; // nonzero: weight decay applies
-    uint32_t unused;
+    // Nonzero: the gradient g, times its factor, becomes what Muon makes orthogonal, and nothing
+    // else changes: m = b m + (1 - b) g; g = b m + (1 - b) g, where b is kern_adamw.momentum.
+    uint32_t momentum;
 };
 
 struct kern_update {
@@ -224,11 +241,19 @@ struct kern_update {
     const struct kern_chunk *chunks;
     int n_chunks;
     const float *factors;          // (tensors) device: a gradient is multiplied by this first
-    float *params, *grads, *m, *v; // grads are zeroed afterwards
-    // Moments may belong to a part of the gradients only. This offset into the gradients is where
-    // they begin: a multiple of 4.
-    size_t moments_at;
-    void *working; // params as T for the next step; NULL: not wanted (T is fp32)
+    float *params, *grads, *m, *v; // grads of AdamW are zeroed afterwards
+    void *working;                 // params as T for the next step; NULL: not wanted (T is fp32)
+};
+
+// The step of a matrix, or of the part of it that this rank holds:
+// p (rows, cols) = rate[0] * p - rate[1] * scale * x.
+struct kern_matrix_step {
+    float *p;
+    void *working; // the same as T; NULL: not wanted (T is fp32)
+    const void *x; // T, with row stride ldx
+    int ldx, rows, cols;
+    const float *rate; // (2) device
+    float scale;
 };
 
 // A recorded part of the queue (kern_ops.record).
@@ -238,6 +263,21 @@ struct kern_graph {
     void *ctx;
 };
 enum { KERN_WHY_MAX = 512 };
+
+// A part of a tensor of another program, and a unit of the exchange: elements [first, first + n) of
+// the tensor in row-major order (agent/lib/pieces.h).
+enum kern_stored { KERN_STORED_F32 = 0, KERN_STORED_BF16, KERN_STORED_F16 };
+enum { KERN_PIECE_DIMS = 8 };
+struct kern_piece {
+    int dims;
+    int64_t shape[KERN_PIECE_DIMS]; // of the tensor
+    // The part: its first index and its size in each dimension, and where its elements are.
+    int64_t at[KERN_PIECE_DIMS], extent[KERN_PIECE_DIMS], stride[KERN_PIECE_DIMS];
+    enum kern_stored stored;
+    void *data; // of the element `at`
+    int64_t first;
+    size_t n;
+};
 
 struct kern;        // a device
 struct kern_digest; // exact.h
@@ -274,6 +314,17 @@ struct kern_ops {
     // its work between ops. If such work may never end, the device needs a watch
     // (kern.watch).
     void *(*queue)(struct kern *K);
+
+    // ---- a device that is shared with another program's code in this process; NULL for processors.
+    // after: what is enqueued here from now on waits for all that `theirs`, a queue of the same
+    // library (NULL: its default queue), holds now. before: the other way round. The host waits for
+    // neither.
+    void (*after)(struct kern *K, void *theirs);
+    void (*before)(struct kern *K, void *theirs);
+    // Makes this device the one of the calling thread, as all other calls need it. Returns the one
+    // that it was, for leave.
+    int (*enter)(struct kern *K);
+    void (*leave)(struct kern *K, int was);
 
     // ---- graphs, of accelerators only. Some ops run faster than the host can enqueue them. So a
     // part of the queue that repeats is recorded once, and replayed with as many calls as it has
@@ -374,6 +425,10 @@ struct kern_ops {
     void (*sumsq)(struct kern *K, const struct kern_chunk *chunks, int n_chunks,
                   const int32_t *first, int tensors, const float *grads, double *sums);
     void (*adamw)(struct kern *K, enum kern_type t, const struct kern_update *u);
+    // x (rows, cols) as T with row stride ldx = g / (sqrt(*sumsq) + 1e-7). sumsq: device
+    void (*normalise)(struct kern *K, enum kern_type t, void *x, int ldx, const float *g, int rows,
+                      int cols, const double *sumsq);
+    void (*matrix_step)(struct kern *K, enum kern_type t, const struct kern_matrix_step *s);
     void (*scale)(struct kern *K, float *y, float a, size_t n);      // y *= a
     void (*add)(struct kern *K, float *y, const float *x, size_t n); // y += x
 
@@ -414,6 +469,13 @@ struct kern_ops {
     // out (n) = 0, then out[at[i]] = x[i] for i < m. at ascends and is below n.
     void (*scatter)(struct kern *K, float *out, size_t n, const uint32_t *at, const float *x,
                     size_t m);
+    // Between a unit (n) and a part of its tensor: only elements of the part are touched. shadow
+    // (n; NULL: none): the fp32 values behind a part that is stored in 16 bits. A read adds to the
+    // shadow what has changed since its rounded value was written; a write sets it.
+    void (*piece_read)(struct kern *K, float *unit, const float *shadow,
+                       const struct kern_piece *p);
+    void (*piece_write)(struct kern *K, const struct kern_piece *p, const float *unit,
+                        float *shadow);
 };
 
 struct kern_stage;

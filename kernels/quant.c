@@ -76,64 +76,10 @@ uint8_t kern_scale_code(float want, int top) {
     return (uint8_t)(code < 1 ? 1 : code > 255 ? 255 : code);
 }
 
-// Adding 1.5 * 2^23 rounds to nearest even at any vector width; the low bits of the mantissa then
-// hold the integer.
-KERN_CLONES static void quantise(int8_t *restrict codes, const float *restrict x, float inverse,
-                                 float limit, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        float q = x[i] * inverse;
-        q = q > limit ? limit : q;
-        q = q < -limit ? -limit : q;
-        float r = q + 12582912.0f;
-        codes[i] = (int8_t)(int32_t)(r - 12582912.0f);
-    }
-}
-
-void kern_quantise(int8_t *codes, const float *x, float scale, int qmax, size_t n) {
-    if (scale == 0)
-        memset(codes, 0, n);
-    else
-        quantise(codes, x, 1.0f / scale, (float)qmax, n);
-}
-
 KERN_CLONES void kern_dequantise(float *restrict out, const int8_t *restrict codes, float scale,
                                  size_t n) {
     for (size_t i = 0; i < n; i++)
         out[i] = (float)codes[i] * scale;
-}
-
-KERN_CLONES static void pack_pairs(uint8_t *restrict out, const int8_t *restrict codes,
-                                   size_t pairs) {
-    for (size_t i = 0; i < pairs; i++)
-        out[i] = (uint8_t)((uint8_t)(codes[2 * i] + 8) |
-                           (uint8_t)((uint8_t)(codes[2 * i + 1] + 8) << 4));
-}
-
-void kern_pack4(uint8_t *out, const int8_t *codes, size_t n) {
-    pack_pairs(out, codes, n / 2);
-    if (n % 2)
-        out[n / 2] = (uint8_t)((codes[n - 1] + 8) | 8 << 4);
-}
-
-KERN_CLONES static unsigned unpack_pairs(int8_t *restrict codes, const uint8_t *restrict in,
-                                         size_t pairs) {
-    unsigned bad = 0;
-    for (size_t i = 0; i < pairs; i++) {
-        uint8_t lo = in[i] & 15, hi = in[i] >> 4;
-        bad |= (unsigned)(lo == 0) | (unsigned)(hi == 0);
-        codes[2 * i] = (int8_t)(lo - 8);
-        codes[2 * i + 1] = (int8_t)(hi - 8);
-    }
-    return bad;
-}
-
-bool kern_unpack4(int8_t *codes, const uint8_t *in, size_t n) {
-    unsigned bad = unpack_pairs(codes, in, n / 2);
-    if (n % 2) {
-        bad |= (in[n / 2] & 15) == 0 || in[n / 2] >> 4 != 8;
-        codes[n - 1] = (int8_t)((in[n / 2] & 15) - 8);
-    }
-    return !bad;
 }
 
 KERN_CLONES void kern_bf16_split(uint8_t *restrict high, uint8_t *restrict low,

@@ -25,14 +25,8 @@ int kern_scale_top(float max, int qmax);
 uint8_t kern_scale_code(float want, int top);
 float kern_scale_value(uint8_t code, int top);
 
-// codes[i] = round(x[i] / scale) to nearest even, clamped to [-qmax, qmax]. Scale 0 gives codes 0.
-void kern_quantise(int8_t *codes, const float *x, float scale, int qmax, size_t n);
 // out[i] = codes[i] * scale
 void kern_dequantise(float *out, const int8_t *codes, float scale, size_t n);
-// Stores codes in [-7, 7] as code + 8, two per byte, low nibble first. Code 0 pads an odd last one.
-void kern_pack4(uint8_t *out, const int8_t *codes, size_t n);
-// Returns false if a nibble is 0 (no code is -8) or if the padding is not code 0.
-bool kern_unpack4(int8_t *codes, const uint8_t *in, size_t n);
 
 // kern_bf16_split rounds finite fp32 to finite bfloat16, nearest even, and stores two planes of
 // bytes: high bytes compress well, low ones hardly. kern_bf16_join is the inverse.

@@ -305,9 +305,13 @@ static void adamw(struct kern *K, enum kern_type t, const struct kern_update *u)
         double decay = of->decay ? (double)c->weight_decay : 0;
         for (size_t i = 0; i < of->n; i++) {
             float *p = u->params + of->param_at + i, *g = u->grads + of->grad_at + i,
-                  *m = u->m + of->grad_at - u->moments_at + i,
-                  *v = u->v + of->grad_at - u->moments_at + i;
-            double gi = (double)*g * (double)u->factors[of->tensor];
+                  *m = u->m + of->moment_at + i, *v = u->v + of->moment_at + i;
+            double gi = (double)*g * (double)u->factors[of->tensor], b = (double)c->momentum;
+            if (of->momentum) {
+                *m = (float)(b * (double)*m + (1 - b) * gi);
+                *g = (float)(b * (double)*m + (1 - b) * gi);
+                continue;
+            }
             double mi = (double)c->beta1 * (double)*m + (1 - (double)c->beta1) * gi;
             double vi = (double)c->beta2 * (double)*v + (1 - (double)c->beta2) * gi * gi;
             double update = mi / (double)c->bias1 / (sqrt(vi / (double)c->bias2) + (double)c->eps);
@@ -317,6 +321,26 @@ static void adamw(struct kern *K, enum kern_type t, const struct kern_update *u)
             *g = 0;
         }
     }
+}
+
+static void normalise(struct kern *K, enum kern_type t, void *x, int ldx, const float *g, int rows,
+                      int cols, const double *sumsq) {
+    (void)K, (void)t;
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < cols; j++)
+            ((float *)x)[(size_t)i * ldx + j] =
+                (float)((double)g[(size_t)i * cols + j] / (sqrt(*sumsq) + 1e-7));
+}
+
+static void matrix_step(struct kern *K, enum kern_type t, const struct kern_matrix_step *s) {
+    (void)K, (void)t;
+    for (int i = 0; i < s->rows; i++)
+        for (int j = 0; j < s->cols; j++) {
+            float *p = s->p + (size_t)i * s->cols + j,
+                  x = ((const float *)s->x)[(size_t)i * s->ldx + j];
+            *p = (float)((double)s->rate[0] * (double)*p -
+                         (double)s->rate[1] * (double)s->scale * (double)x);
+        }
 }
 
 static void sumsq(struct kern *K, const struct kern_chunk *chunks, int n_chunks,
@@ -377,6 +401,8 @@ static const struct kern_ops ref_ops = {
     .label_rows = ref_label_rows,
     .sumsq = sumsq,
     .adamw = adamw,
+    .normalise = normalise,
+    .matrix_step = matrix_step,
     .scale = scale,
     .add = add,
 };

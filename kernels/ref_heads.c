@@ -130,9 +130,55 @@ void ref_vocab_max(struct kern *K, enum kern_type t, const struct kern_vocab *v)
     }
 }
 
+// True if the teacher names column c of this rank in row i. *logp: its log-probability.
+static bool named(const struct kern_vocab *v, int i, int c, double *logp) {
+    const struct kern_soft *s = v->soft;
+    for (int j = 0; j < s->k; j++) {
+        size_t at = (size_t)i * (size_t)s->k + (size_t)j;
+        *logp = (double)s->logp[at];
+        if (s->ids[at] == v->row0 + c)
+            return true;
+    }
+    return false;
+}
+
+// Sums of a teacher's classes: kern_vocab.sums.
+static void soft_sums(const struct kern_vocab *v, int i) {
+    double rest = 0, all = 0, far = 0, logp;
+    for (int c = 0; v->targets[i] != KERN_IGNORE && c < v->V; c++) {
+        double z = ((double)row_of(v, i)[c] - (double)v->max[i]) / (double)v->soft->temperature;
+        bool is = named(v, i, c, &logp);
+        all += exp(z);
+        rest += is ? 0 : exp(z);
+        far += is ? exp(logp) * (logp - z) : 0;
+    }
+    v->sums[2 * v->n + i] = all;
+    v->sums[3 * v->n + i] = rest;
+    v->sums[4 * v->n + i] = far;
+}
+
+// KL of row i, from the sums over all ranks.
+static double soft_loss(const struct kern_vocab *v, int i) {
+    const struct kern_soft *s = v->soft;
+    double all = v->sums[2 * v->n + i], rest = fmax(v->sums[3 * v->n + i] / all, 1e-12),
+           kl = v->sums[4 * v->n + i], tail = (double)s->tail[i];
+    for (int j = 0; j < s->k; j++)
+        kl += exp((double)s->logp[i * s->k + j]) * log(all);
+    return kl + (tail > 0 ? tail * (log(tail) - log(rest)) : 0);
+}
+
+// The gradient of KL by (column c's logit / temperature).
+static double soft_grad(const struct kern_vocab *v, int i, int c, double z) {
+    double q = exp((z - (double)v->max[i]) / (double)v->soft->temperature) / v->sums[2 * v->n + i],
+           rest = fmax(v->sums[3 * v->n + i] / v->sums[2 * v->n + i], 1e-12), logp;
+    return named(v, i, c, &logp) ? q - exp(logp) : q * (1 - (double)v->soft->tail[i] / rest);
+}
+
 void ref_vocab_sum(struct kern *K, enum kern_type t, const struct kern_vocab *v) {
     (void)K, (void)t;
     for (int i = 0; i < v->n; i++) {
+        if (v->soft)
+            soft_sums(v, i);
         float *z = row_of(v, i);
         int at = column_of(v, i);
         v->sums[i] = 0;
@@ -148,13 +194,19 @@ void ref_vocab_loss(struct kern *K, enum kern_type t, const struct kern_vocab *v
         float *z = row_of(v, i);
         int at = column_of(v, i);
         bool counts = v->targets[i] != KERN_IGNORE;
-        double loss = counts ? (double)v->max[i] + log(v->sums[i]) - v->sums[v->n + i] : 0;
+        double loss = counts ? (double)v->max[i] + log(v->sums[i]) - v->sums[v->n + i] : 0,
+               lambda = v->soft ? (double)v->soft->lambda : 0,
+               T = v->soft ? (double)v->soft->temperature : 1;
+        if (v->soft && counts)
+            loss = (1 - lambda) * loss + lambda * T * T * soft_loss(v, i);
         if (v->losses)
             v->losses[i] = (float)loss;
         *v->total += loss;
         for (int c = 0; v->learn && c < v->V; c++) {
-            double p = exp((double)z[c] - (double)v->max[i]) / v->sums[i];
-            z[c] = counts ? (float)((p - (c == at)) * (double)*v->grad_scale) : 0;
+            double p = exp((double)z[c] - (double)v->max[i]) / v->sums[i],
+                   g = (1 - lambda) * (p - (c == at)) +
+                       (v->soft && counts ? lambda * T * soft_grad(v, i, c, (double)z[c]) : 0);
+            z[c] = counts ? (float)(g * (double)*v->grad_scale) : 0;
         }
     }
 }
@@ -215,7 +267,9 @@ void ref_label_rows(struct kern *K, enum kern_type t, const struct kern_rows *r,
     for (int i = 0; i < r->n; i++) {
         double named = 0;
         logits_of(K, z, (const float *)r->x + (size_t)r->at[i] * r->d, r->w, r->V, r->d);
-        log_softmax(z, r->V, (double)temperature, logq);
+        double log_sum = log_softmax(z, r->V, (double)temperature, logq);
+        if (k && r->log_sums)
+            r->log_sums[i] = (float)log_sum;
         for (int c = 0; !k && c < r->V; c++)
             logp[(size_t)i * r->V + c] = (float)logq[c];
         for (int j = 0; j < k; j++) { // the largest that is left

@@ -234,6 +234,10 @@ static void head_put(struct neb_buf *b, const struct sec_sum_head *h) {
         neb_buf_add(b, h->pair[k], sizeof h->pair[k]);
 }
 
+size_t sec_sum_bytes(uint8_t n, size_t count) {
+    return HEAD_FIXED + (size_t)n * SEC_SUM_SEED_BYTES + 2 * count;
+}
+
 enum neb_status sec_sum_open(const uint8_t *p, size_t len, struct sec_sum_head *h,
                              const uint8_t **body) {
     struct neb_rd r = neb_rd_make(p, len);
@@ -289,6 +293,7 @@ enum neb_status sec_sum_begin(const struct sec_sum *s, uint32_t fragment, uint32
 enum neb_status sec_sum_finish(const struct sec_sum *s, const struct sec_sum_head *h,
                                const int16_t *q, struct neb_buf *out) {
     neb_buf_clear(out);
+    NEB_TRY(neb_buf_reserve(out, sec_sum_bytes(h->n, h->count)));
     head_put(out, h);
     uint8_t *p = neb_buf_grow(out, 2 * (size_t)h->count);
     NEB_TRY(neb_buf_check(out));
@@ -304,13 +309,6 @@ enum neb_status sec_sum_finish(const struct sec_sum *s, const struct sec_sum_hea
         }
     }
     return NEB_OK;
-}
-
-enum neb_status sec_sum_mask(const struct sec_sum *s, uint32_t fragment, uint32_t round,
-                             const int16_t *q, size_t count, struct neb_buf *out) {
-    struct sec_sum_head h;
-    NEB_TRY(sec_sum_begin(s, fragment, round, q, count, &h));
-    return sec_sum_finish(s, &h, q, out);
 }
 
 // The seed does not use the keys of the pairs, because all other members together know those.

@@ -89,13 +89,11 @@ struct sec_sum_head {
 // NEB_ERR_FORMAT: not exactly one masked update. *body: its integers, 2 bytes each; borrowed.
 NEB_MUST_CHECK enum neb_status sec_sum_open(const uint8_t *p, size_t len, struct sec_sum_head *out,
                                             const uint8_t **body);
-// Masks q. Replaces out. NEB_ERR_INVALID: count is 0 or too large, or an integer is beyond the
-// limit.
-NEB_MUST_CHECK enum neb_status sec_sum_mask(const struct sec_sum *s, uint32_t fragment,
-                                            uint32_t round, const int16_t *q, size_t count,
-                                            struct neb_buf *out);
-// sec_sum_mask in two steps, with room for noise in between. The head is made from the integers
-// without noise. The second step takes any integers, modulo 2^16.
+// Bytes of a masked update of `count` integers among n members.
+size_t sec_sum_bytes(uint8_t n, size_t count);
+// Masks q in two steps, with room for noise in between. The head is made from the integers without
+// noise. NEB_ERR_INVALID: count is 0 or too large, or an integer is beyond the limit. The second
+// step takes any integers, modulo 2^16. It replaces out.
 NEB_MUST_CHECK enum neb_status sec_sum_begin(const struct sec_sum *s, uint32_t fragment,
                                              uint32_t round, const int16_t *q, size_t count,
                                              struct sec_sum_head *h);

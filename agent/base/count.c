@@ -45,8 +45,6 @@ enum neb_status neb_count_begin(void) {
 }
 
 bool neb_counting(void) { return counts; }
-size_t neb_counted(void) { return now; }
-size_t neb_counted_peak(void) { return peak; }
 
 size_t neb_count_end(void) {
     NEB_ASSERT(counts && !blocks);

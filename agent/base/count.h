@@ -17,10 +17,8 @@
 // One thread of the process may count at a time. NEB_ERR_NOMEM: no address space.
 NEB_MUST_CHECK enum neb_status neb_count_begin(void);
 bool neb_counting(void); // this thread counts
-// Bytes that this thread has allocated and not freed since begin, and the most so far.
-size_t neb_counted(void);
-size_t neb_counted_peak(void);
-// Returns neb_counted_peak. All large blocks of the count must be freed before.
+// Returns the most bytes that this thread had in use since begin. All large blocks of the count
+// must be freed before.
 size_t neb_count_end(void);
 
 #endif

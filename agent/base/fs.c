@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/base/fs.h"
 #include "agent/base/fault.h"
+#include "agent/base/log.h"
 #include "agent/base/moved.h"
 
 #include <errno.h>
@@ -114,27 +115,29 @@ enum neb_status neb_fs_private(const char *path, bool make) {
     return st;
 }
 
-// O_NONBLOCK: open(2) of a named pipe without a writer would block for ever. The callers then
-// refuse what is not a regular file.
+// O_NONBLOCK: open(2) of a named pipe without a writer would block. neb_fs_read then refuses it.
 static int open_at_once(const char *path) { return open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); }
 
 // A shell's pipe ("<(command)", or /dev/stdin behind "|") has no name in the file system.
-static bool is_shell_pipe(const char *path, const struct stat *info) {
-    char *real = S_ISFIFO(info->st_mode) ? realpath(path, NULL) : NULL;
+static bool has_name(const char *path) {
+    char *real = realpath(path, NULL);
     bool named = real != NULL;
     free(real);
-    return S_ISFIFO(info->st_mode) && !named;
+    return named;
 }
 
 enum neb_status neb_fs_stream_open(const char *path, FILE **out) {
     struct stat info;
     enum neb_status st = NEB_OK;
-    int fd = open_at_once(path), flags;
+    bool pipe = stat(path, &info) == 0 && S_ISFIFO(info.st_mode);
+    if (pipe && has_name(path))
+        neb_info("waiting for the writer of the named pipe %s", path);
+    int fd = pipe ? open(path, O_RDONLY | O_CLOEXEC) : open_at_once(path), flags;
     if (fd < 0)
         return neb_fail_errno("cannot open %s", path);
     if (fstat(fd, &info) != 0)
         st = neb_fail_errno("cannot stat %s", path);
-    else if (!S_ISREG(info.st_mode) && !is_shell_pipe(path, &info))
+    else if (!S_ISREG(info.st_mode) && !S_ISFIFO(info.st_mode))
         st = neb_fail(NEB_ERR_INVALID, "%s is not a regular file", path);
     else if ((flags = fcntl(fd, F_GETFL)) < 0 || fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) != 0 ||
              !(*out = fdopen(fd, "r")))

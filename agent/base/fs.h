@@ -39,8 +39,8 @@ bool neb_fs_fits(const char *path, uint64_t bytes);
 NEB_MUST_CHECK bool neb_fs_std_open(void);
 // Creates the folder and its parents; new folders get `mode`.
 NEB_MUST_CHECK enum neb_status neb_fs_mkdirs(const char *path, mode_t mode);
-// Opens a file for reading by lines: a regular file or a shell's pipe ("<(command)", "/dev/stdin").
-// NEB_ERR_INVALID: anything else, a named pipe included; this call never blocks on one.
+// Opens a file for reading from its beginning: a regular file, a shell's pipe ("<(command)",
+// "/dev/stdin") or a named pipe, whose writer it waits for. NEB_ERR_INVALID: anything else.
 NEB_MUST_CHECK enum neb_status neb_fs_stream_open(const char *path, FILE **out);
 // Reads a whole file of at most `max` bytes; replaces the buffer. NEB_ERR_LIMIT: the file is
 // larger. NEB_ERR_INVALID: not a regular file.

@@ -58,7 +58,7 @@ struct side {
     double *seconds;       // (steps)
     double *cpu;           // (steps) of all threads
     double peak, peak_cpu; // fastest product so far, FLOP/s: by the clock, by processor time
-    double update_seconds;
+    double update_seconds, muon_seconds; // muon: of its iterations
     struct intra_step_stats stats;
 };
 
@@ -129,6 +129,7 @@ static void measure_step(struct bench *b, struct side *s, int32_t i) {
     neb_ns from = neb_now();
     intra_trainer_micro(s->t, b->tokens, b->targets);
     neb_ns middle = neb_now();
+    double muon = intra_device_muon_seconds(s->t->device);
     intra_trainer_update(s->t, &s->stats);
     neb_ns end = neb_now();
     if (i < 0)
@@ -136,6 +137,7 @@ static void measure_step(struct bench *b, struct side *s, int32_t i) {
     s->seconds[i] = neb_seconds(end - from);
     s->cpu[i] = bench_cpu_seconds() - cpu;
     s->update_seconds += neb_seconds(end - middle);
+    s->muon_seconds += intra_device_muon_seconds(s->t->device) - muon;
 }
 
 // Step -1 warms up: it allocates scratch and touches pages. The ceiling is measured before each
@@ -163,19 +165,16 @@ static void report(struct bench *b, struct side *s, int32_t steps, bool json) {
     bench_sort(b->ratios, (size_t)steps);
     double median = s->seconds[steps / 2], cpu = s->cpu[steps / 2];
     const struct bench_field more[] = {
-        {"tokens_per_s", tokens / median},
-        {"tokens_per_cpu_s", tokens / cpu},
-        {"cpu_ratio", flops / cpu / s->peak_cpu},
-        {"step_ms", 1e3 * median},
-        {"best_step_ms", 1e3 * s->seconds[0]},
-        {"update_share", s->update_seconds / total},
-        {"params", (double)s->t->model->n_params},
-        {"threads", kern_pool_threads(s->K->pool)},
-        {"loss", s->stats.loss},
+        {"tokens_per_s", tokens / median},          {"tokens_per_cpu_s", tokens / cpu},
+        {"cpu_ratio", flops / cpu / s->peak_cpu},   {"step_ms", 1e3 * median},
+        {"best_step_ms", 1e3 * s->seconds[0]},      {"update_share", s->update_seconds / total},
+        {"muon_share", s->muon_seconds / total},    {"params", (double)s->t->model->n_params},
+        {"threads", kern_pool_threads(s->K->pool)}, {"loss", s->stats.loss},
         {"of_fp32", b->ratios[steps / 2]}, // the last field, only for bf16
     };
-    snprintf(what, sizeof what, "%dx%d seq %d batch %d%s%s", c->model.n_layers, c->model.d_model,
-             c->seq_len, c->batch, c->recompute ? " recompute" : "", s->bf16 ? " bf16" : "");
+    snprintf(what, sizeof what, "%dx%d seq %d batch %d%s%s%s", c->model.n_layers, c->model.d_model,
+             c->seq_len, c->batch, c->optim.kind ? " muon" : "", c->recompute ? " recompute" : "",
+             s->bf16 ? " bf16" : "");
     bench_line_with(json, "train", what, flops / median * 1e-9, "GFLOP/s", s->peak * 1e-9,
                     s->bf16 ? "bf16 gemm" : "sgemm", more,
                     sizeof more / sizeof *more - (s->bf16 ? 0 : 1));
@@ -199,7 +198,9 @@ struct intra_trainer_config bench_train_config(const struct bench_train_shape *s
                   .tied = true,
                   .mask = KERN_MASK_CAUSAL},
         .trainable = {.mode = INTRA_TRAIN_FULL},
-        .optim = {.schedule = {.kind = INTRA_SCHEDULE_CONSTANT, .lr = 1e-3f, .warmup = 4},
+        .optim = {.kind = s->muon ? INTRA_OPTIM_MUON : INTRA_OPTIM_ADAMW,
+                  .momentum = 0.95f,
+                  .schedule = {.kind = INTRA_SCHEDULE_CONSTANT, .lr = 1e-3f, .warmup = 4},
                   .clip = {.kind = INTRA_CLIP_GLOBAL_NORM, .max_norm = 1},
                   .beta1 = 0.9f,
                   .beta2 = 0.95f,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// `nebula bench train`: training steps (forward, backward, clipping, AdamW) on random tokens with
-// the CPU backend, beside the machine's sgemm peak, measured between the steps of the same call.
+// `nebula bench train`: training steps (forward, backward, clipping, AdamW or Muon) on random
+// tokens with the CPU backend, beside the machine's sgemm peak, measured between the steps of the
+// same call.
 //
 // What is counted: N parameters in matrix products (blocks and output layer; no embedding look-ups,
 // no gains), T tokens of a sequence, H heads of D, L layers. A token costs
@@ -24,6 +25,7 @@ struct bench_train_shape {
     int32_t vocab; // 0: 4,096
     int32_t steps; // measured steps, after one warm-up step; 0: 10
     bool recompute;
+    bool muon; // optimiser (intra/model/optim.h); else AdamW
     bool bf16; // also steps with products in bf16
 };
 // "default" (8 x 256, sequence 256), "small" (4 x 128, sequence 128), or LAYERSxWIDTHxSEQUENCE
@@ -39,9 +41,10 @@ struct intra_trainer_config bench_train_config(const struct bench_train_shape *s
 // Prints one line: GFLOP/s of the median step; limit: the fastest sgemm. Further fields:
 // tokens_per_s; tokens_per_cpu_s (per second of processor time of all threads, for busy machines);
 // cpu_ratio (value / limit, both by processor time); step_ms; best_step_ms; update_share (of
-// clipping and optimiser); params; threads; loss (the last). With bf16 also a line of steps in
-// bf16, which take turns with those in fp32: its limit is the fastest bf16 product, and of_fp32 its
-// speed over that of fp32 (median of pairs, processor time). n_threads as in kern_pool_create.
+// clipping and optimiser); muon_share (of Muon's iterations; 0 with AdamW); params; threads; loss
+// (the last). With bf16 also a line of steps in bf16, which take turns with those in fp32: its
+// limit is the fastest bf16 product, and of_fp32 its speed over that of fp32 (median of pairs,
+// processor time). n_threads as in kern_pool_create.
 NEB_MUST_CHECK enum neb_status bench_train(int n_threads, bool json,
                                            const struct bench_train_shape *shape);
 

@@ -14,7 +14,7 @@ struct options {
     struct bench_train_shape shape;
     int threads, steps, stripes;
     uint64_t params;
-    bool mesh;
+    bool mesh, muon;
     struct bench_link_options link;
 };
 
@@ -45,6 +45,7 @@ static enum neb_status train(struct options *o) {
         NEB_TRY(bench_train_shape_parse("default", &o->shape));
     o->shape.steps = o->steps;
     o->shape.bf16 = is_bf16(o);
+    o->shape.muon = o->muon;
     return o->mesh ? bench_mesh(o->threads, o->common.json, &o->shape)
                    : bench_train(o->threads, o->common.json, &o->shape);
 }
@@ -89,6 +90,7 @@ static const struct agent_option table[] = {
     OPT_CHECKED("precision", 0, "TYPE",
                 "train: fp32 (default), or bf16: steps in bf16 take turns with steps in fp32",
                 AT(precision), agent_option_is_type, "fp32 or bf16"),
+    OPT_FLAG("muon", 0, "train: optimiser Muon instead of AdamW", AT(muon)),
     OPT_WAN("link: the emulated WAN (default: loopback)", AT(link.wan)),
     OPT_REAL("seconds", 0, "S", "link: how long to send (default 30)", AT(link.seconds), 1, 3600),
     OPT_INT("stripes", 0, "N", "link: bulk connections (default 0: self-tuning)", AT(stripes), 0,

@@ -154,19 +154,19 @@ static bool all_attach(const struct agent_job *job) {
 }
 
 static void print_rounds(const struct agent_job *job, const struct agent_plan *p, bool sized) {
-    char a[32], b[32], to[48] = "";
+    char a[32], b[32], to[48] = "", bits[80];
+    (void)agent_bits_text(p->bits_per_param, p->bits_most, bits, sizeof bits);
     if (!sized) {
-        printf("  exchange  %lld times with %s, about %.2f bits per parameter\n",
-               (long long)p->exchanges, job->sync.codec, p->bits_per_param);
+        printf("  exchange  %lld times with %s, %s\n", (long long)p->exchanges, job->sync.codec,
+               bits);
         return;
     }
     if (p->others > 1)
         snprintf(to, sizeof to, " to each of %d others", p->others);
-    printf("  exchange  %lld times %s per cluster%s (%s, about %.2f bits per parameter): %s in "
+    printf("  exchange  %lld times %s per cluster%s (%s, %s): %s in "
            "total, %.0f times less than synchronous fp32\n",
            (long long)p->exchanges, agent_human_bytes(p->bytes_per_exchange, a, sizeof a), to,
-           job->sync.codec, p->bits_per_param, agent_human_bytes(p->bytes, b, sizeof b),
-           p->reduction);
+           job->sync.codec, bits, agent_human_bytes(p->bytes, b, sizeof b), p->reduction);
 }
 
 // Prints what crosses between clusters.
@@ -244,7 +244,7 @@ static void print_attached(const struct agent_job *job, const struct agent_group
         printf("equal parameters");
     if (groups->sized)
         printf("; libnebula takes %s beside it, divided among the ranks",
-               agent_human_bytes(agent_groups_rank_bytes(groups, 1), a, sizeof a));
+               agent_human_bytes(agent_groups_state_bytes(groups), a, sizeof a));
     printf("\n");
 }
 

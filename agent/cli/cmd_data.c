@@ -20,8 +20,10 @@
 static const char spec_help[] =
     "keys: name, seed, threads, tokenizer (a tokenizer.model or tokenizer.json to use), "
     "vocabulary: {size, type: unigram|bpe, character_coverage, byte_fallback, train_lines}, "
-    "holdout: {per_mille, test_per_mille}, sources: [{name, format: text|jsonl|tsv|po, path, "
-    "field, column, target_column, reverse, tag, encoding, max_bad_share}]";
+    "holdout: {per_mille, test_per_mille}, stream: {shuffle, shard_tokens}, sources: [{name, "
+    "format: text|jsonl|tsv|po|"
+    "tar|parquet|arrow|nanogpt|megatron, path, field, member, column, target_column, reverse, tag, "
+    "encoding, max_bad_share}]";
 
 struct reader {
     yaml_document_t doc;
@@ -91,6 +93,8 @@ static enum neb_status take_path(const struct reader *r, yaml_node_t *n, const c
                                  size_t cap) {
     char text[NEB_PATH_MAX], path[NEB_PATH_MAX];
     NEB_TRY(take_text(r, n, key, text, sizeof text));
+    if (!strcmp(text, "-")) // the standard input
+        snprintf(text, sizeof text, "/dev/stdin");
     if (neb_path_home(path, sizeof path, text, key) != NEB_OK) // the reason is logged
         return bad(r, n, key, "no such path");
     int len = path[0] == '/' ? snprintf(out, cap, "%s", path)
@@ -160,6 +164,15 @@ static enum neb_status holdout_pair(struct reader *r, const char *key, yaml_node
                : unknown(r, k, key, " of holdout", "per_mille, test_per_mille");
 }
 
+static enum neb_status stream_pair(struct reader *r, const char *key, yaml_node_t *k,
+                                   yaml_node_t *v, void *into) {
+    struct intra_build_spec *s = into;
+    if (!strcmp(key, "shuffle"))
+        return take_int(r, v, key, 1, 4096, &s->shuffle);
+    return !strcmp(key, "shard_tokens") ? take_int(r, v, key, 65536, 64 << 20, &s->shard_tokens)
+                                        : unknown(r, k, key, " of stream", "shuffle, shard_tokens");
+}
+
 static enum neb_status source_pair(struct reader *r, const char *key, yaml_node_t *k,
                                    yaml_node_t *v, void *into) {
     struct intra_source_spec *s = into;
@@ -169,6 +182,8 @@ static enum neb_status source_pair(struct reader *r, const char *key, yaml_node_
         return take_path(r, v, key, s->path, sizeof s->path);
     if (!strcmp(key, "field"))
         return take_text(r, v, key, s->field, sizeof s->field);
+    if (!strcmp(key, "member"))
+        return take_name(r, v, key, s->member, sizeof s->member);
     if (!strcmp(key, "column"))
         return take_int(r, v, key, 0, 1000, &s->column);
     if (!strcmp(key, "target_column")) {
@@ -190,18 +205,49 @@ static enum neb_status source_pair(struct reader *r, const char *key, yaml_node_
     if (!strcmp(key, "reverse"))
         return take_flag(r, v, key, &s->reverse);
     if (!strcmp(key, "format")) {
-        static const char *const names[] = {"text", "jsonl", "tsv", "po"};
+        static const char *const names[] = {"text",    "jsonl", "tsv",     "po",      "tar",
+                                            "parquet", "arrow", "nanogpt", "megatron"};
         const char *t = text_of(v);
-        for (int i = 0; t && i < 4; i++)
+        for (size_t i = 0; t && i < sizeof names / sizeof *names; i++)
             if (!strcmp(t, names[i])) {
                 s->format = (enum intra_format)i;
                 return NEB_OK;
             }
-        return bad(r, v, key, "must be text, jsonl, tsv or po");
+        return bad(r, v, key,
+                   "must be text, jsonl, tsv, po, tar, parquet, arrow, nanogpt or megatron");
     }
     return unknown(
         r, k, key, " of a source",
-        "name, format, path, field, column, target_column, reverse, tag, encoding, max_bad_share");
+        "name, format, path, field, member, column, target_column, reverse, tag, encoding, "
+        "max_bad_share");
+}
+
+static enum neb_status check_source(const struct reader *r, const yaml_node_t *item,
+                                    struct intra_source_spec *s) {
+    enum intra_format f = s->format;
+    bool rows = f == INTRA_PARQUET || f == INTRA_ARROW,
+         ids = f == INTRA_NANOGPT || f == INTRA_MEGATRON;
+    if (!s->name[0] || !s->path[0] || ((rows || f == INTRA_JSONL) && !s->field[0]))
+        return bad(r, item, "sources",
+                   "a source needs a name and a path, and for jsonl, parquet and arrow a field");
+    if (s->member[0] && f != INTRA_TAR)
+        return bad(r, item, "member", "is a key of format tar");
+    if (s->encoding[0] && (rows || ids))
+        return bad(r, item, "encoding", "this format has none");
+    if (f == INTRA_TAR && !s->member[0])
+        snprintf(s->member, sizeof s->member, "%s", s->field[0] ? "json" : "txt");
+    return NEB_OK;
+}
+
+// Ids mean nothing without their vocabulary.
+static enum neb_status check_ids(const char *path, const struct intra_build_spec *s) {
+    for (int32_t i = 0; i < s->n_sources; i++)
+        if (!s->tokenizer[0] && s->sources[i].format >= INTRA_NANOGPT)
+            return neb_fail(NEB_ERR_INVALID,
+                            "%s: tokenizer: source %s holds token ids, so name the vocabulary that "
+                            "they are of",
+                            path, s->sources[i].name);
+    return NEB_OK;
 }
 
 static enum neb_status top_pair(struct reader *r, const char *key, yaml_node_t *k, yaml_node_t *v,
@@ -221,11 +267,15 @@ static enum neb_status top_pair(struct reader *r, const char *key, yaml_node_t *
         return take_path(r, v, key, s->tokenizer, sizeof s->tokenizer);
     if (!strcmp(key, "vocabulary"))
         return each_pair(r, v, key, vocabulary_pair, s);
+    if (!strcmp(key, "stream")) {
+        s->shuffle = 16;
+        return each_pair(r, v, key, stream_pair, s);
+    }
     if (!strcmp(key, "holdout"))
         return each_pair(r, v, key, holdout_pair, s);
     if (strcmp(key, "sources"))
         return unknown(r, k, key, "",
-                       "name, seed, threads, tokenizer, vocabulary, holdout, sources");
+                       "name, seed, threads, tokenizer, vocabulary, holdout, stream, sources");
     if (v->type != YAML_SEQUENCE_NODE)
         return bad(r, v, key, "must be a list");
     for (yaml_node_item_t *i = v->data.sequence.items.start; i < v->data.sequence.items.top; i++) {
@@ -234,8 +284,7 @@ static enum neb_status top_pair(struct reader *r, const char *key, yaml_node_t *
         if (s->n_sources == INTRA_SOURCES_MAX)
             return bad(r, v, key, "too many sources");
         NEB_TRY(each_pair(r, item, key, source_pair, src));
-        if (!src->name[0] || !src->path[0] || (src->format == INTRA_JSONL && !src->field[0]))
-            return bad(r, item, key, "a source needs a name and a path, and for jsonl a field");
+        NEB_TRY(check_source(r, item, src));
         for (int32_t j = 0; j < s->n_sources; j++)
             if (!strcmp(s->sources[j].name, src->name))
                 return bad(r, item, key, "two sources have the same name");
@@ -271,6 +320,8 @@ enum neb_status agent_recipe_load(const char *path, struct intra_build_spec *s) 
         st = each_pair(&r, yaml_document_get_root_node(&r.doc), "spec", top_pair, s);
         if (st == NEB_OK && !s->n_sources)
             st = neb_fail(NEB_ERR_INVALID, "%s: sources: is missing; %s", path, spec_help);
+        if (st == NEB_OK)
+            st = check_ids(path, s);
         yaml_document_delete(&r.doc);
         if (st == NEB_OK && yaml_parser_load(&parser, &r.doc)) {
             const yaml_node_t *root = yaml_document_get_root_node(&r.doc);

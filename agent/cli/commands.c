@@ -18,7 +18,8 @@ const struct agent_command *const agent_commands[] = {
     &cmd_logs,   &cmd_completion, &cmd_eval_probe, &cmd_eval,    &cmd_generate, &cmd_import,
     &cmd_export, &cmd_worker,     &cmd_ranks,      &cmd_bench,   &cmd_data,     &cmd_id,
     &cmd_ledger, &cmd_peer,       &cmd_init,       &cmd_invite,  &cmd_join,     &cmd_members,
-    &cmd_revoke, &cmd_move,       &cmd_rotate,     &cmd_seal,    &cmd_promote,  NULL,
+    &cmd_revoke, &cmd_move,       &cmd_rotate,     &cmd_seal,    &cmd_promote,  &cmd_trace,
+    NULL,
 };
 
 // KEY_LONG + i: key of row i if it has no letter.

@@ -85,7 +85,7 @@ extern const struct agent_command cmd_agent, cmd_bench, cmd_check, cmd_completio
     cmd_distill, cmd_doctor, cmd_eval, cmd_eval_probe, cmd_export, cmd_forget, cmd_generate, cmd_id,
     cmd_import, cmd_init, cmd_invite, cmd_jobs, cmd_join, cmd_ledger, cmd_logs, cmd_members,
     cmd_move, cmd_peer, cmd_plan, cmd_pretrain, cmd_promote, cmd_ranks, cmd_rejoin, cmd_resume,
-    cmd_revoke, cmd_rotate, cmd_seal, cmd_status, cmd_stop, cmd_worker;
+    cmd_revoke, cmd_rotate, cmd_seal, cmd_status, cmd_stop, cmd_trace, cmd_worker;
 
 extern const struct agent_command *const agent_commands[]; // ends with NULL
 

@@ -1,21 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/cli/groups.h"
 #include "agent/base/fs.h"
+#include "agent/exchange/exchange.h"
+#include "agent/exchange/shards_plan.h"
 #include "agent/plan/plan.h"
 #include "agent/show/progress.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
+
+static enum neb_status read_tensors(const char *path, struct exchange_manifest **out) {
+    struct neb_buf text = {0};
+    enum neb_status st = neb_fs_read(path, EXCHANGE_MANIFEST_MAX, &text);
+    if (st == NEB_OK)
+        st = exchange_manifest_read(text.p, text.len, out);
+    neb_buf_free(&text);
+    return st;
+}
 
 static enum neb_status add_tensors(const struct agent_job *job, const char *path,
                                    struct agent_groups_view *v) {
     struct exchange_group_size sizes[AGENT_GROUP_VIEWS_MAX];
     struct exchange_manifest *m = NULL;
-    struct neb_buf text = {0};
     int32_t n = 0;
-    enum neb_status st = neb_fs_read(path, EXCHANGE_MANIFEST_MAX, &text);
-    if (st == NEB_OK)
-        st = exchange_manifest_read(text.p, text.len, &m);
+    enum neb_status st = read_tensors(path, &m);
     const struct exchange_tensor *all = st == NEB_OK ? exchange_manifest_tensors(m, &n) : NULL;
     for (int32_t i = 0; i < n && st == NEB_OK; i++)
         if (agent_job_group_of(job, all[i].name) != all[i].group)
@@ -29,22 +38,18 @@ static enum neb_status add_tensors(const struct agent_job *job, const char *path
         x->parameters = sizes[g].parameters;
         if (!x->fragments)
             continue;
-        uint64_t part = x->parameters / (uint64_t)x->fragments;
         x->bytes = x->bits / 8 * (double)x->parameters;
         v->parameters += x->parameters;
         v->bytes += x->bytes;
-        v->largest = part > v->largest ? part : v->largest;
+        v->largest = x->bytes / x->fragments > v->largest ? x->bytes / x->fragments : v->largest;
     }
     exchange_manifest_destroy(&m);
-    neb_buf_free(&text);
     return st;
 }
 
 enum neb_status agent_groups_view(const struct agent_job *job, const char *tensors,
                                   struct agent_groups_view *v) {
-    *v = (struct agent_groups_view){.n = agent_job_groups(job),
-                                    .sized = tensors != NULL,
-                                    .single = job->sync.gate == AGENT_GATE_PRIVATE};
+    *v = (struct agent_groups_view){.n = agent_job_groups(job), .sized = tensors != NULL};
     for (int32_t g = 0; g < v->n; g++) {
         struct agent_group_view *x = &v->groups[g];
         int32_t f = agent_job_group_first(job, g);
@@ -60,9 +65,34 @@ enum neb_status agent_groups_view(const struct agent_job *job, const char *tenso
     return tensors ? add_tensors(job, tensors, v) : NEB_OK;
 }
 
-// θ, v, the residual and θ at the send, of the rank's share; θ_m of a fragment at the send.
-double agent_groups_rank_bytes(const struct agent_groups_view *v, int32_t ranks) {
-    return 4 * (4 * (double)v->parameters + (double)v->largest) / (v->single ? 1 : ranks);
+double agent_groups_state_bytes(const struct agent_groups_view *v) {
+    return 4 * sizeof(float) * (double)v->parameters; // θ, v, the residual and θ at the send
+}
+
+enum neb_status agent_groups_rank_bytes(const struct agent_job *job, const char *tensors,
+                                        int32_t ranks, int32_t threads, uint64_t *bytes) {
+    struct exchange_manifest *m = NULL;
+    struct agent_unit *units = NULL;
+    int32_t n = 0, *fragment = NULL;
+    enum neb_status st = read_tensors(tensors, &m);
+    if (st == NEB_OK)
+        st = exchange_manifest_units(m, 0, &units, &n);
+    if (st == NEB_OK && !(fragment = calloc((size_t)n + 1, sizeof *fragment)))
+        st = neb_fail(NEB_ERR_NOMEM, "out of memory for %d units", n);
+    if (st == NEB_OK)
+        st = exchange_cut(job, units, n, fragment);
+    if (st == NEB_OK)
+        st = agent_shards_predict(units, n, fragment, agent_job_fragments(job), ranks, threads,
+                                  bytes);
+    free(fragment);
+    free(units);
+    exchange_manifest_destroy(&m);
+    return st;
+}
+
+double agent_groups_frame_bytes(const struct agent_job *job, const struct agent_groups_view *v,
+                                int32_t ranks) {
+    return v->largest * (1 + agent_job_exchanging(job)) / ranks;
 }
 
 static void print_exchange(const struct agent_job *job, const struct agent_group_view *x) {

@@ -22,9 +22,8 @@ struct agent_groups_view {
     int32_t n;
     bool sized; // the tensors are known
     struct agent_group_view groups[AGENT_GROUP_VIEWS_MAX];
-    bool single;                  // gate private: rank 0 keeps the state of all ranks
-    uint64_t parameters, largest; // exchanged; of the largest fragment, about
-    double bytes;                 // of an exchange of all groups
+    uint64_t parameters;   // that are exchanged
+    double bytes, largest; // of an exchange of all groups; of the largest fragment, about
 };
 
 // tensors: a file of the agent, HOME/jobs/ID/tensors.json; NULL: the sizes are not known.
@@ -33,8 +32,16 @@ NEB_MUST_CHECK enum neb_status agent_groups_view(const struct agent_job *job, co
                                                  struct agent_groups_view *out);
 void agent_groups_print(const struct agent_job *job, const struct agent_groups_view *v);
 json_t *agent_groups_json(const struct agent_job *job, const struct agent_groups_view *v);
-// Bytes that the exchange takes on each of `ranks` ranks, or on rank 0 alone (single), beside the
-// model.
-double agent_groups_rank_bytes(const struct agent_groups_view *v, int32_t ranks);
+// Bytes of the state of the exchange, beside the model, on all ranks together.
+double agent_groups_state_bytes(const struct agent_groups_view *v);
+// Bytes that libnebula takes on the fullest of `ranks` ranks with so many threads, beside the model
+// and the frames. tensors: as above. And the errors of agent_groups_view.
+NEB_MUST_CHECK enum neb_status agent_groups_rank_bytes(const struct agent_job *job,
+                                                       const char *tensors, int32_t ranks,
+                                                       int32_t threads, uint64_t *bytes);
+// The most bytes of frames on each of `ranks` ranks: its part of an update of the largest fragment,
+// and of all updates of a commit.
+double agent_groups_frame_bytes(const struct agent_job *job, const struct agent_groups_view *v,
+                                int32_t ranks);
 
 #endif

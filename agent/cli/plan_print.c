@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/cli/plan_print.h"
 #include "agent/job/json.h"
+#include "agent/plan/plan.h"
 #include "agent/show/progress.h"
 
 #include <math.h>
@@ -216,13 +217,14 @@ static bool too_late(const struct agent_job *job, const struct agent_planner *p)
 
 void plan_print_exchange(const struct agent_job *job, const struct agent_planner *p) {
     const struct inter_wan_plan *w = &p->wan;
-    char a[32], b[32], c[32], d[32], e[32], f[32];
+    char a[32], b[32], c[32], d[32], e[32], f[32], bits[80];
     if (!w->interval)
         return;
-    printf("  exchange every %d steps with %s (%.2f bits per parameter), merged %d steps later: "
+    printf("  exchange every %d steps with %s (%s), merged %d steps later: "
            "encode %s | transfer %s | agree %s | merge %s; waits %s per interval\n",
-           w->interval, p->codecs[w->codec].name, p->codecs[w->codec].bits, w->overlap,
-           plan_ms(w->encode_s, a, sizeof a), plan_ms(w->travel_s, b, sizeof b),
+           w->interval, p->codecs[w->codec].name,
+           agent_bits_text(p->codecs[w->codec].bits, p->bits_most[w->codec], bits, sizeof bits),
+           w->overlap, plan_ms(w->encode_s, a, sizeof a), plan_ms(w->travel_s, b, sizeof b),
            plan_ms(w->agree_s, c, sizeof c), plan_ms(w->merge_s, d, sizeof d),
            plan_ms(w->stall_s, e, sizeof e));
     printf("    %s per interval and cluster, %.0f %% of the link%s\n",
@@ -405,12 +407,13 @@ json_t *plan_exchange_json(const struct agent_job *job, const struct agent_plann
     const struct inter_wan_plan *w = &p->wan;
     if (!w->interval)
         return json_null();
-    return json_pack("{s:i,s:i,s:s,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:b,s:b}", "interval",
+    return json_pack("{s:i,s:i,s:s,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:b,s:b}", "interval",
                      w->interval, "overlap", w->overlap, "codec", p->codecs[w->codec].name,
-                     "bits_per_param", p->codecs[w->codec].bits, "encode_s", w->encode_s,
-                     "travel_s", w->travel_s, "agree_s", w->agree_s, "merge_s", w->merge_s,
-                     "stall_s", w->stall_s, "bytes", w->bytes, "busy", w->busy, "step_s", w->step_s,
-                     "carried", p->carried, "late", too_late(job, p));
+                     "bits_per_param", p->codecs[w->codec].bits, "bits_most",
+                     p->bits_most[w->codec], "encode_s", w->encode_s, "travel_s", w->travel_s,
+                     "agree_s", w->agree_s, "merge_s", w->merge_s, "stall_s", w->stall_s, "bytes",
+                     w->bytes, "busy", w->busy, "step_s", w->step_s, "carried", p->carried, "late",
+                     too_late(job, p));
 }
 
 static json_t *tuning_json(const struct agent_job *job, const struct agent_planner *p) {

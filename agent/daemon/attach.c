@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/daemon/attach.h"
 #include "agent/base/log.h"
+#include "agent/daemon/ranks.h"
 #include "agent/lib/libnebula.h"
 
 #include <errno.h>
@@ -123,5 +124,6 @@ bool agent_attach_left(struct agent_jobrun *j, bool said_so) {
              (long)j->worker.trainer, said_so ? "has detached" : "is gone");
     j->worker.client = (struct agent_ipc_client){0};
     j->worker.trainer = 0;
+    daemon_ranks_end(j);
     return true;
 }

@@ -38,6 +38,7 @@ static void telemetry(struct daemon *d) {
         daemon_proof_look(d, j);
         daemon_tensors_look(d, j);
         daemon_deliver_retry(d, j);
+        daemon_ranks_look(d, j);
         if (agent_job_stops(j->state)) // repeated until it ends
             daemon_send(d, &j->worker.client, json_pack("{s:s}", "ev", "stop"));
     }

@@ -60,6 +60,7 @@ void daemon_job_forget(struct daemon *d, struct agent_jobrun *j) {
         inter_service_limit(d->service, j->id, NULL, false);
     d->sums_refused += agent_sums_refused(j->sums);
     agent_sums_close(&j->sums);
+    daemon_ranks_end(j);
     agent_tensors_clear(&j->tensors.list);
     agent_lines_destroy(&j->lines);
     json_decref(j->spec);

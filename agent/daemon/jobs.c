@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/daemon/jobs.h"
+#include "agent/base/array.h"
 #include "agent/base/bytes.h"
 #include "agent/base/clock.h"
 
@@ -212,14 +213,10 @@ static void note_ended(void *user, const uint8_t id[INTER_ID_BYTES], const char 
     (void)spec;
     bool over = row_is(&r, "done") || row_is(&r, "stopped") || row_is(&r, "failed");
     if (over && r.home && *r.home && !json_is_true(json_object_get(r.st, "adopted"))) {
-        if (e->n == e->cap) {
-            size_t cap = e->cap ? 2 * e->cap : 64;
-            struct agent_ended_job *all = realloc(e->list, cap * sizeof *all);
-            e->oom = e->oom || !all;
-            e->list = all ? all : e->list;
-            e->cap = all ? cap : e->cap;
-        }
-        if (e->n < e->cap) {
+        struct agent_ended_job *all = neb_array_more(e->list, e->n, &e->cap, 64, sizeof *all);
+        e->oom = e->oom || !all;
+        e->list = all ? all : e->list;
+        if (all) {
             struct agent_ended_job *x = &e->list[e->n++];
             *x = (struct agent_ended_job){.at = row_int(&r, "at")};
             memcpy(x->id, id, sizeof x->id);

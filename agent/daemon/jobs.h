@@ -123,6 +123,7 @@ struct agent_jobsaid {         // send.c: what was said last
 };
 
 struct agent_lines;
+struct agent_ranks;
 struct agent_sums;
 struct agent_jobrun {
     enum agent_job_state state; // AGENT_JOB_NONE: the entry is free, and all else is 0
@@ -170,6 +171,7 @@ struct agent_jobrun {
     struct agent_wan_bytes wan_before, wan_base;
 
     struct agent_jobworker worker;
+    struct agent_ranks *ranks; // owned; of an attached trainer that has several; else NULL
     struct agent_jobrounds rounds;
     struct agent_sums *sums; // profile `private` (agent/daemon/sums.h); else NULL
     struct agent_jobtensors tensors;

@@ -141,8 +141,8 @@ static json_t *suspects(const struct agent_jobrun *j) {
     return a;
 }
 
-// Logs the first refused local message; further ones are counted (nebula status).
-static void count_stranger(struct daemon *d, const char *what) {
+// Further ones are in nebula status.
+void daemon_count_stranger(struct daemon *d, const char *what) {
     if (d->strangers++ == 0)
         neb_warn("%s: refused; further ones are counted", what);
 }
@@ -180,8 +180,9 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
     char why[512];
     if (m->n_parts != 1 ||
         !agent_credential_is(j->worker.credential, m->parts[0].p, m->parts[0].len)) {
-        count_stranger(d, "a local process without the credentials of a job's worker tried to "
-                          "attach as its worker");
+        daemon_count_stranger(d,
+                              "a local process without the credentials of a job's worker tried to "
+                              "attach as its worker");
         snprintf(why, sizeof why, "not the credentials of this job's worker");
         if (agent_attach_waits(j))
             snprintf(why, sizeof why,
@@ -210,16 +211,18 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
     daemon_worker_heard(j);
     memset(j->rounds.wants, 0, sizeof j->rounds.wants); // the worker will send what it waits for
     j->rounds.undelivered = 0;
-    if (agent_attach_waits(j)) // it starts with the present state
+    if (agent_attach_waits(j)) { // it starts with the present state
         j->worker.replaced = false;
+        daemon_ranks_begin(d, j, m);
+    }
     if (from->remote) {
         agent_ipc_remote_welcome(d->ipc, from);
         neb_info("job %s: rank 0 runs on another host, %s", j->job.name, from->address);
     }
     struct agent_ipc_part parts[2] = {0}, *seal = &parts[0], *sums;
-    seal->p = agent_credential_seal(j->worker.credential, &seal->len);
-    // built-in workers get the seal key through their pipe
-    sums = &parts[seal->len && agent_attach_waits(j)];
+    // built-in workers get their credentials through their pipe
+    seal->p = agent_credential_bytes(j->worker.credential, &seal->len);
+    sums = &parts[agent_attach_waits(j)];
     sums->p = agent_sums_keys(j->sums, &sums->len);
     json_t *head = json_pack(
         "{s:s,s:O,s:i,s:s,s:b,s:o,s:o,s:b}", "ev", "job", "spec", j->spec, "cluster", j->self,
@@ -456,6 +459,8 @@ static bool on_worker(struct daemon *d, struct agent_jobrun *j, const char *op,
         on_heartbeat(j, m);
     else if (!strcmp(op, "detach"))
         daemon_trainer_left(d, j, true);
+    else if (!strcmp(op, "update") && json_is_true(json_object_get(m->head, "carried")))
+        daemon_ranks_update(d, j, m);
     else if (!strcmp(op, "update"))
         daemon_on_update(d, j, m);
     else if (!strcmp(op, "shape"))
@@ -503,19 +508,26 @@ static bool on_command(struct daemon *d, const struct agent_ipc_client *from, co
     return true;
 }
 
-// Only the agent's own workers come by TCP, each with the keys of its job. A worker attaches to
-// that job once, and then speaks for it on this connection.
+static bool is_for(const struct agent_ipc_msg *m, const struct agent_jobrun *j) {
+    return !strcmp(agent_ipc_str(m, "job", ""), j->hex);
+}
+
+// Only the agent's own workers, and ranks of attached trainers, come by TCP, each with the keys of
+// its job. A worker attaches to that job once, and then speaks for it on this connection. A rank
+// may connect as often as it likes, but only carries parts of updates.
 static bool remote_may(struct daemon *d, const struct agent_ipc_client *from,
-                       const struct agent_jobrun *attached, bool attach,
+                       const struct agent_jobrun *attached, bool attach, const char *op,
                        const struct agent_ipc_msg *m) {
     struct agent_jobrun *own = NULL;
     EACH_JOB (d, j)
         if (j->worker.credential && !memcmp(agent_credential_remote(j->worker.credential)->public,
                                             from->key, sizeof from->key))
             own = j;
+    if (own && own->ranks)
+        return agent_ranks_of(own->ranks, from) || (!strcmp(op, "rank") && is_for(m, own));
     if (own && !attach && own == attached)
         return true;
-    if (own && attach && !own->worker.client.len && !strcmp(agent_ipc_str(m, "job", ""), own->hex))
+    if (own && attach && !own->worker.client.len && is_for(m, own))
         return true;
     if (own && own->worker.client.remote && own->worker.child.pid &&
         !agent_timer_at(&own->timers, AGENT_TIMER_KILL))
@@ -536,17 +548,20 @@ void daemon_on_local(struct daemon *d, const struct agent_ipc_client *from,
         if (agent_ipc_same(&run->worker.client, from))
             j = run;
     bool attach = !strcmp(op, "attach"); // allowed again, after a restart of this agent
-    if (from->remote && !remote_may(d, from, j, attach, m)) {
-        count_stranger(d, "a worker on another host made a request that is not of its job");
+    if (from->remote && !remote_may(d, from, j, attach, op, m)) {
+        daemon_count_stranger(d, "a worker on another host made a request that is not of its job");
         daemon_answer(d, from, false, "not allowed on this connection");
         return;
     }
+    if (!j && daemon_ranks_message(d, from, op, m))
+        return;
     // a worker's text reaches terminals, pages and files, as the text of a peer does
     if (j && !attach)
         agent_json_plain(m->head);
     if (j && !attach ? on_worker(d, j, op, m) : on_command(d, from, op, m))
         return;
-    count_stranger(d, "a local process made a request that does not exist, or that only the worker "
-                      "of a job may make");
+    daemon_count_stranger(
+        d, "a local process made a request that does not exist, or that only the worker "
+           "of a job may make");
     daemon_answer(d, from, false, "unknown request");
 }

@@ -226,7 +226,15 @@ static json_t *plan_of(const struct inter_record *r, int member) {
 }
 
 static void deliver(struct daemon *d, struct agent_jobrun *j, const struct inter_record *r,
-                    const struct delivery *x, json_t *seeds) {
+                    struct delivery *x, json_t *seeds) {
+    struct neb_buf own[AGENT_IPC_PARTS_MAX] = {{0}};
+    uint64_t bit = 1ull << r->fragment;
+    j->rounds.undelivered |= bit;
+    if (!daemon_ranks_deliver(d, j, r->fragment, r->round, x->parts, x->n, own)) {
+        for (size_t i = 0; i < AGENT_IPC_PARTS_MAX; i++)
+            neb_buf_free(&own[i]);
+        return;
+    }
     json_t *head =
         json_pack("{s:s,s:I,s:I,s:I,s:f,s:f,s:b,s:b,s:b,s:b,s:O,s:o}", "ev", "commit", "cursor",
                   (json_int_t)r->cursors[j->self], "round", (json_int_t)r->round, "fragment",
@@ -237,16 +245,16 @@ static void deliver(struct daemon *d, struct agent_jobrun *j, const struct inter
         json_object_set(head, "seeds", seeds);
     // A commit that the worker cannot take stays in the ledger: nothing piles up in memory.
     enum neb_status st = agent_ipc_send(d->ipc, &j->worker.client, head, x->parts, x->n);
-    uint64_t bit = 1ull << r->fragment;
-    j->rounds.undelivered &= ~bit;
+    for (size_t i = 0; i < x->n; i++)
+        neb_buf_free(&own[i]);
     if (st != NEB_OK) {
-        j->rounds.undelivered |= bit;
         // AGAIN: its queue is full, or it has ended and its successor asks for the round
         if (st != NEB_ERR_AGAIN)
             neb_warn("the commit of round %u could not be sent to the worker: trying again",
                      r->round);
         return;
     }
+    j->rounds.undelivered &= ~bit;
     j->rounds.wants[r->fragment] = 0;
     // with this commit it no longer needs a snapshot for the fragment
     if (j->fetch.gone >> r->fragment & 1 && j->fetch.gone_rounds[r->fragment] == r->round)
@@ -275,6 +283,8 @@ void daemon_on_commit(void *user, const struct inter_record *r, const struct neb
     if (!j)
         return;
     delivery_fill(&x, j, r, blobs);
+    if (daemon_ranks_asked(d, j, r->fragment, r->round, x.parts, x.n, x.whole))
+        goto out;
     if (j->sums && x.n && !is_readable(j, r))
         delivery_unread(&x, j, r);
     if (j->sums && agent_sums_looks_up(j->sums)) {

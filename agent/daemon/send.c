@@ -338,12 +338,21 @@ void daemon_send_link(struct daemon *d, struct agent_jobrun *j) {
         resent += s.path.payload_resent;
         stripes = s.link.bulk_used > stripes ? s.link.bulk_used : stripes;
     }
-    daemon_publish_line(d, j,
-                        json_pack("{s:s,s:s,s:b,s:I,s:I,s:f,s:f,s:I,s:I}", "kind", "link",
-                                  "cluster", daemon_name(d), "up", up, "sent_bytes",
-                                  (json_int_t)now.sent, "recv_bytes", (json_int_t)now.recv,
-                                  "goodput_bps", goodput, "rtt_ms", rtt, "resent_bytes",
-                                  (json_int_t)resent, "stripes", (json_int_t)stripes));
+    // with two clusters the sums are those of the only link
+    json_t *links = j->job.n_clusters > 2 ? json_object() : NULL;
+    for (int k = 0; links && k < j->job.n_clusters; k++) {
+        struct inter_peer_stats s;
+        if (agent_job_has_peer(j, k) && inter_service_stats(d->service, j->peers[k], &s) == NEB_OK)
+            json_object_set_new(links, j->job.clusters[k].name,
+                                json_pack("{s:I,s:I}", "sent_bytes", (json_int_t)s.link.sent_bytes,
+                                          "recv_bytes", (json_int_t)s.link.recv_bytes));
+    }
+    daemon_publish_line(
+        d, j,
+        json_pack("{s:s,s:s,s:b,s:I,s:I,s:f,s:f,s:I,s:I,s:o*}", "kind", "link", "cluster",
+                  daemon_name(d), "up", up, "sent_bytes", (json_int_t)now.sent, "recv_bytes",
+                  (json_int_t)now.recv, "goodput_bps", goodput, "rtt_ms", rtt, "resent_bytes",
+                  (json_int_t)resent, "stripes", (json_int_t)stripes, "links", links));
 }
 
 // Clusters that are reachable and have owed an update for longer than least_s without a break. A

@@ -20,6 +20,7 @@
 #include "agent/daemon/daemon.h"
 #include "agent/daemon/jobs.h"
 #include "agent/daemon/members.h"
+#include "agent/daemon/ranks.h"
 #include "agent/daemon/renew.h"
 #include "agent/daemon/spread.h"
 #include "agent/daemon/streams.h"
@@ -403,6 +404,8 @@ bool daemon_start_arrived(struct daemon *d, struct agent_jobrun *j);
 void daemon_recall_tensors(struct agent_jobrun *j);
 
 // local.c
+// Counts a refused local message, and logs the first.
+void daemon_count_stranger(struct daemon *d, const char *what);
 void daemon_on_local(struct daemon *d, const struct agent_ipc_client *from,
                      struct agent_ipc_msg *m);
 // The worker has made so many steps.

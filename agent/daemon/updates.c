@@ -67,6 +67,9 @@ void daemon_on_shape(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_
                  j->job.name);
     free(text);
     json_decref(kept);
+    if (j->ranks && m->n_parts == 1 &&
+        agent_ranks_owners(j->ranks, m->parts[0].p, m->parts[0].len, x.elements) != NEB_OK)
+        daemon_report_fault(d, j, "the trainer sent malformed owners of its units");
     apply(d->service, j, &x);
 }
 

@@ -209,6 +209,7 @@ static void crashed(struct daemon *d, struct agent_jobrun *j) {
 
 void daemon_worker_ended(struct daemon *d, struct agent_jobrun *j) {
     daemon_gpus_back(d, j);
+    daemon_ranks_end(j);
     if (!j->report && inter_streams_detach(d->streams.streams, j->id) != NEB_OK)
         neb_warn("the streams of job %s could not be told that the worker is gone", j->job.name);
     if (!agent_attach_waits(j)) {
@@ -244,7 +245,7 @@ void daemon_worker_restart(struct daemon *d, struct agent_jobrun *j) {
 void daemon_worker_heard(struct agent_jobrun *j) {
     bool watched = j->worker.child.pid && !agent_timer_at(&j->timers, AGENT_TIMER_KILL) &&
                    !agent_timer_at(&j->timers, AGENT_TIMER_EXIT) && !j->worker.queues &&
-                   j->job.mode == AGENT_MODE_REPLICAS && j->job.hang_after_s > 0;
+                   j->job.hang_after_s > 0;
     if (watched)
         agent_timer_set(&j->timers, AGENT_TIMER_SILENT, neb_now() + daemon_span(j->worker.allow_s));
 }

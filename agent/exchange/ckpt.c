@@ -84,7 +84,7 @@ static void pass_fragment(struct state *s, struct agent_exchange *x, int32_t f) 
 }
 
 static void pass_state(struct state *s, struct agent_exchange *x) {
-    int32_t fragments = x->federated ? exchange_fragments(x) : 0;
+    int32_t fragments = x->shards ? exchange_fragments(x) : 0;
     uint32_t interval = (uint32_t)x->schedule.interval;
     i64(s, &x->schedule.base);
     u32(s, &interval);
@@ -156,10 +156,8 @@ static enum neb_status save_sync(struct agent_exchange *x, struct intra_ckpt_wri
     for (int32_t f = 0; f < exchange_fragments(x); f++) {
         snprintf(name, sizeof name, "sync.counts.%d", f);
         NEB_TRY(intra_ckpt_add(out, name, INTRA_U64, counts, 1, x->kept[f].counts_base));
-        snprintf(name, sizeof name, "sync.blob.%d", f);
         if (x->frags[f].in_flight)
-            NEB_TRY(intra_ckpt_add(out, name, INTRA_BYTES, x->flight[f].blob.len, 1,
-                                   x->flight[f].blob.p));
+            NEB_TRY(agent_shards_save_flight(x->shards, f, &x->flight[f].blob, out));
     }
     return NEB_OK;
 }
@@ -180,7 +178,7 @@ enum neb_status exchange_write_checkpoint(struct agent_exchange *x, struct intra
     NEB_TRY(intra_ckpt_add(out, "build", INTRA_BYTES, strlen(note), 1, note));
     if (!x->saves.rest_only)
         NEB_TRY(x->trainer.ops->save(x->trainer.user, out));
-    return x->federated ? save_sync(x, out) : NEB_OK;
+    return x->shards ? save_sync(x, out) : NEB_OK;
 }
 
 static enum neb_status restore_sync(struct agent_exchange *x, const struct intra_ckpt *c) {
@@ -190,17 +188,10 @@ static enum neb_status restore_sync(struct agent_exchange *x, const struct intra
     for (int32_t f = 0; f < exchange_fragments(x); f++) {
         snprintf(name, sizeof name, "sync.counts.%d", f);
         NEB_TRY(intra_ckpt_read(c, name, INTRA_U64, counts, 1, x->kept[f].counts_base));
-        snprintf(name, sizeof name, "sync.blob.%d", f);
-        const struct intra_ckpt_section *s = intra_ckpt_find(c, name);
         if (!x->frags[f].in_flight)
             continue;
-        if (!s)
-            return neb_fail(NEB_ERR_CORRUPT, "%s: the update in flight of fragment %d is missing",
-                            intra_ckpt_path(c), f);
-        neb_buf_clear(&x->flight[f].blob);
-        NEB_TRY(neb_buf_reserve(&x->flight[f].blob, s->bytes));
-        NEB_TRY(intra_ckpt_range(c, s, 0, x->flight[f].blob.p, s->bytes));
-        x->flight[f].blob.len = s->bytes;
+        NEB_TRY(agent_shards_restore_flight(x->shards, f, c, &x->flight[f].blob));
+        x->flight[f].payload = agent_shards_payload(x->shards, f);
     }
     return NEB_OK;
 }
@@ -263,7 +254,7 @@ static enum neb_status restore_from(struct agent_exchange *x, const struct intra
                  intra_ckpt_path(c), b ? (int)b->bytes : 0, (const char *)built, note);
     if (!x->saves.rest_only)
         NEB_TRY(x->trainer.ops->restore(x->trainer.user, c));
-    return x->federated ? restore_sync(x, c) : NEB_OK;
+    return x->shards ? restore_sync(x, c) : NEB_OK;
 }
 
 // False if the checkpoint contains a suspect round. The agent suspects this cluster's state from

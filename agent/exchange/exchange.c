@@ -55,7 +55,7 @@ void exchange_destroy(struct agent_exchange *x) {
     for (int f = 0; f < INTER_FRAGMENTS_MAX; f++) {
         free(x->kept[f].counts_base);
         neb_buf_free(&x->flight[f].blob);
-        neb_buf_free(&x->flight[f].bytes);
+        agent_ipc_msg_clear(&x->flight[f].message);
     }
     free(x->counters);
     free(x->fragment);
@@ -74,10 +74,21 @@ enum neb_status exchange_send_shape(struct agent_exchange *x) {
         json_array_append_new(fragments,
                               json_pack("{s:I,s:s}", "elements", (json_int_t)elements, "sha", hex));
     }
-    return agent_ipc_send(x->link.ipc, NULL,
-                          json_pack("{s:s,s:I,s:o}", "op", "shape", "elements",
-                                    (json_int_t)x->elements, "fragments", fragments),
-                          NULL, 0);
+    struct neb_buf owners = {0}; // only the agent of ranks that connect themselves needs them
+    int32_t n = 0;
+    const int32_t *owner = agent_shards_owners(x->shards, &n);
+    for (int32_t i = 0; i < n && agent_shards_carried(x->shards); i++)
+        neb_buf_u32(&owners, (uint32_t)owner[i]);
+    const struct agent_ipc_part part = {owners.p, owners.len};
+    enum neb_status st = neb_buf_check(&owners);
+    json_t *head = json_pack("{s:s,s:I,s:o}", "op", "shape", "elements", (json_int_t)x->elements,
+                             "fragments", fragments);
+    if (st == NEB_OK)
+        st = agent_ipc_send(x->link.ipc, NULL, head, &part, owners.len > 0);
+    else
+        json_decref(head);
+    neb_buf_free(&owners);
+    return st;
 }
 
 static enum neb_status place(struct agent_exchange *x) {
@@ -96,7 +107,7 @@ static enum neb_status place(struct agent_exchange *x) {
 enum neb_status exchange_join(struct agent_exchange *x) {
     NEB_TRY(exchange_create(x));
     NEB_TRY(place(x));
-    return exchange_send_shape(x);
+    return x->federated ? exchange_send_shape(x) : NEB_OK;
 }
 
 enum neb_status exchange_resume(struct agent_exchange *x) {

@@ -37,7 +37,8 @@
 enum { EXCHANGE_ROUND_WORDS = 4, EXCHANGE_GENERATIONS_MAX = 16 };
 
 struct agent_flight {    // a fragment's update in flight, or its commit that waits for the merge
-    struct neb_buf blob; // encoded bytes, as submitted
+    struct neb_buf blob; // encoded bytes, as submitted; carried by rank: rank 0's part of them
+    uint64_t payload;    // bytes of the update
     uint64_t tokens;     // learned from since the last committed send
     uint64_t tokens_at_send; // all tokens at the send: the next base, once committed
     uint32_t steps, missed;
@@ -49,8 +50,9 @@ struct agent_flight {    // a fragment's update in flight, or its commit that wa
     // the commit
     uint32_t n;
     struct inter_outer_part parts[INTER_PARTS_MAX];
-    struct sec_sum_seeds seeds; // of a masked sum
-    struct neb_buf bytes;       // of all parts
+    struct sec_sum_seeds seeds;   // of a masked sum
+    struct agent_ipc_msg message; // holds the bytes of all parts
+    struct agent_shards_commit commit;
     float eta, mu;
     bool here;     // the commit of the fragment's round has arrived
     bool rejected; // the gate rejected this cluster's update
@@ -87,6 +89,8 @@ struct exchange_link { // to the agent
     struct agent_credential *credential; // owned
     bool foreign;                        // an attached trainer, not the built-in worker
     struct intra_comm *world;            // ranks that hear when this one is at work; NULL: none
+    int ranks;       // that connect to the agent themselves, with this one; 0: only this one does
+    int64_t session; // of these ranks
     // Handles events of modes other than replicas before this code does. *taken: the event was one
     // of them. NULL: there are none.
     enum neb_status (*on_event)(void *user, const struct agent_ipc_msg *m, bool *taken);
@@ -221,7 +225,7 @@ void exchange_leave(struct agent_exchange *x);
 // "sha"}]}.
 NEB_MUST_CHECK enum neb_status exchange_send_shape(struct agent_exchange *x);
 // exchange_create; then moves the state to the trainer's devices if the cluster's `outer_state`
-// asks for it, and sends the shape.
+// asks for it, and with rounds sends the shape.
 NEB_MUST_CHECK enum neb_status exchange_join(struct agent_exchange *x);
 // Restores the newest state, then tells the agent which updates are in flight and which commits are
 // awaited. NEB_OK also without a checkpoint: the run starts at step 0.
@@ -239,6 +243,10 @@ NEB_MUST_CHECK enum neb_status exchange_skip_steps(struct agent_exchange *x, int
 static inline int32_t exchange_fragments(const struct agent_exchange *x) {
     return agent_job_fragments(&x->job);
 }
+
+// alone.c
+// Call it after each step of a synchronous run that joined: makes the outer step where it is due.
+NEB_MUST_CHECK enum neb_status exchange_alone(struct agent_exchange *x);
 
 // fragments.c
 // Sets the fragment of each unit: whole tensors in order, each group by itself. -1: the tensor is
@@ -325,8 +333,9 @@ NEB_MUST_CHECK enum neb_status exchange_encode(struct agent_exchange *x, int32_t
 // Submits the bytes of an update in flight once more.
 NEB_MUST_CHECK enum neb_status exchange_resubmit(struct agent_exchange *x, int32_t f);
 // Keeps a commit until its merge step. NEB_ERR_FORMAT: the agent's message is malformed.
+// Takes the parts out of the message.
 NEB_MUST_CHECK enum neb_status exchange_take_commit(struct agent_exchange *x,
-                                                    const struct agent_ipc_msg *m);
+                                                    struct agent_ipc_msg *m);
 // Logs the step, applies the commit that has arrived, rebases. Its record plans the next send.
 NEB_MUST_CHECK enum neb_status exchange_merge(struct agent_exchange *x, int32_t f);
 // Merges a commit that contains an update of this cluster's previous incarnation, whose state was

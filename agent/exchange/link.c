@@ -104,6 +104,10 @@ static enum neb_status on_agent(struct agent_exchange *x, struct agent_ipc_msg *
         set_peers(x, m), x->attempts = (uint32_t)agent_ipc_int(m, "attempts", 0),
                          exchange_set_lost(x, json_is_true(json_object_get(m->head, "lost")) &&
                                                   (x->adopts || !x->restored));
+    else if (!strcmp(ev, "renew") && x->shards)
+        st = agent_shards_renew(x->shards);
+    else if (!strcmp(ev, "ranks")) // one of them does not reach the agent
+        st = neb_fail(NEB_ERR_IO, "%s", agent_ipc_str(m, "text", "a rank has lost the agent"));
     else if (!strcmp(ev, "stop"))
         x->stop = true;
     else if (!strcmp(ev, "again"))
@@ -157,11 +161,14 @@ enum neb_status exchange_wait(struct agent_exchange *x) {
 enum neb_status exchange_hello(struct agent_exchange *x, const char *job) {
     const struct agent_ipc_part secret = {agent_credential_secret(x->link.credential),
                                           AGENT_SECRET_BYTES};
-    return agent_ipc_send(x->link.ipc, NULL,
-                          json_pack("{s:s,s:s,s:b,s:I,s:i,s:s}", "op", "attach", "job", job,
-                                    "foreign", x->link.foreign, "pid", (json_int_t)getpid(),
-                                    "protocol", agent_ipc_protocol(), "build", neb_build()),
-                          &secret, 1);
+    json_t *head = json_pack("{s:s,s:s,s:b,s:I,s:i,s:s}", "op", "attach", "job", job, "foreign",
+                             x->link.foreign, "pid", (json_int_t)getpid(), "protocol",
+                             agent_ipc_protocol(), "build", neb_build());
+    if (head && x->link.ranks > 1) {
+        json_object_set_new(head, "ranks", json_integer(x->link.ranks));
+        json_object_set_new(head, "session", json_integer(x->link.session));
+    }
+    return agent_ipc_send(x->link.ipc, NULL, head, &secret, 1);
 }
 
 // Connects over the agent's socket on its own host, else over TCP to the agent's address for
@@ -269,7 +276,7 @@ static enum neb_status take_job(struct agent_exchange *x, const struct agent_ipc
     memcpy(x->dir, dir, strlen(dir) + 1);
     NEB_TRY(choose_start(x));
     if (x->link.foreign && m->n_parts > (sums != NULL))
-        NEB_TRY(agent_credential_take_seal(x->link.credential, m->parts[0].p, m->parts[0].len));
+        NEB_TRY(agent_credential_take(x->link.credential, m->parts[0].p, m->parts[0].len));
     return agent_credential_vault(x->link.credential, shared || x->link.foreign, &x->vault);
 }
 

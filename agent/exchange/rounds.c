@@ -70,7 +70,11 @@ static void unit_counts(void *user, int32_t unit, uint64_t *out) {
 enum neb_status exchange_resubmit(struct agent_exchange *x, int32_t f) {
     const struct agent_flight *t = &x->flight[f];
     struct agent_ipc_part part = {t->blob.p, t->blob.len};
+    const struct agent_part_key key = {f, x->frags[f].round, t->retries};
+    bool carried = agent_shards_carried(x->shards) && !exchange_follows(x, f);
     char hex[33];
+    if (carried)
+        NEB_TRY(agent_shards_send(x->shards, &key));
     exchange_digest_hex(&x->kept[f].last_digest, hex);
     json_t *head = json_pack(
         "{s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:s,s:o}", "op", "update", "again",
@@ -78,6 +82,8 @@ enum neb_status exchange_resubmit(struct agent_exchange *x, int32_t f) {
         "tokens", (json_int_t)t->tokens, "step", (json_int_t)x->frags[f].send_step, "steps",
         (json_int_t)t->steps, "missed", (json_int_t)t->missed, "final", x->frags[f].sent_final,
         "digest", hex, "measure", exchange_plan_measure(x, f));
+    if (head && carried)
+        json_object_set_new(head, "carried", json_true());
     return agent_ipc_send(x->link.ipc, NULL, head, &part, 1);
 }
 
@@ -103,10 +109,13 @@ enum neb_status exchange_encode(struct agent_exchange *x, int32_t f,
     if (exchange_follows(x, f)) {
         neb_buf_clear(&t->blob);
         cmp_update_begin(&t->blob, 0);
+        t->payload = t->blob.len;
         return neb_buf_check(&t->blob);
     }
-    return agent_shards_encode(x->shards, f, x->frags[f].round, codec, unit_counts, &counts,
-                               measured ? &t->error : NULL, &t->blob);
+    enum neb_status st = agent_shards_encode(x->shards, f, x->frags[f].round, codec, unit_counts,
+                                             &counts, measured ? &t->error : NULL, &t->blob);
+    t->payload = agent_shards_payload(x->shards, f);
+    return st;
 }
 
 enum neb_status exchange_send(struct agent_exchange *x, int32_t f) {
@@ -140,7 +149,7 @@ enum neb_status exchange_send(struct agent_exchange *x, int32_t f) {
     for (size_t i = 0; i < x->merges.n; i++) // a repeated run merges at the logged step
         if (x->merges.log[i].fragment == (uint32_t)f && x->merges.log[i].round == g->round)
             g->merge_step = x->merges.log[i].step;
-    x->payload_bytes += t->blob.len;
+    x->payload_bytes += t->payload;
     x->masked_sent += x->sum != NULL;
     x->payload_params += agent_job_groups(&x->job) == 1
                              ? x->elements / (uint64_t)exchange_fragments(x)
@@ -171,10 +180,10 @@ static void take_plan(struct agent_flight *t, const json_t *plan) {
     t->planned = true;
 }
 
-enum neb_status exchange_take_commit(struct agent_exchange *x, const struct agent_ipc_msg *m) {
+enum neb_status exchange_take_commit(struct agent_exchange *x, struct agent_ipc_msg *m) {
     int64_t f = agent_ipc_int(m, "fragment", -1), round = agent_ipc_int(m, "round", -1);
     json_t *entries = json_object_get(m->head, "entries"), *e;
-    size_t i, at = 0;
+    size_t i;
     if (f < 0 || f >= exchange_fragments(x) || json_array_size(entries) != m->n_parts)
         return neb_fail(NEB_ERR_FORMAT, "the agent sent a malformed commit");
     struct agent_fragment *g = &x->frags[f];
@@ -182,10 +191,7 @@ enum neb_status exchange_take_commit(struct agent_exchange *x, const struct agen
     int32_t owner = agent_job_fragment_owner(&x->job, (int32_t)f);
     if (t->here || round != (int64_t)g->round)
         return NEB_OK; // a duplicate, or a later round: exchange_merge asks for it in time
-    neb_buf_clear(&t->bytes);
-    for (i = 0; i < m->n_parts; i++)
-        neb_buf_add(&t->bytes, m->parts[i].p, m->parts[i].len);
-    NEB_TRY(neb_buf_check(&t->bytes));
+    agent_ipc_msg_take_parts(&t->message, m);
     t->n = 0;
     t->mine = t->at_cursor = false;
     t->cursor = (int64_t)json_integer_value(json_object_get(m->head, "cursor"));
@@ -195,13 +201,13 @@ enum neb_status exchange_take_commit(struct agent_exchange *x, const struct agen
         // this process does not have what was sent before the disk was lost
         bool mine = own && !x->lost;
         t->former |= own && json_integer_value(json_object_get(e, "attempt")) < x->incarnation;
-        at += m->parts[i].len;
         t->mine |= mine;
         if (owner >= 0 && owner != json_integer_value(json_object_get(e, "member")))
             continue; // an empty update
+        t->commit.index[t->n] = (uint8_t)i;
         t->parts[t->n++] = (struct inter_outer_part){
-            .blob = t->bytes.p + at - m->parts[i].len,
-            .len = m->parts[i].len,
+            .blob = t->message.parts[i].p,
+            .len = t->message.parts[i].len,
             .mine = mine,
             .tokens = (uint64_t)json_integer_value(json_object_get(e, "tokens")),
             .weight = (uint64_t)json_integer_value(json_object_get(e, "weight")),
@@ -314,16 +320,17 @@ static void say_round(struct agent_exchange *x, int32_t f, neb_ns start) {
     if (x->sum)
         snprintf(codec, sizeof codec, "sum16");
     exchange_metrics(
-        x, json_pack(
-               "{s:s,s:I,s:I,s:I,s:I,s:s,s:I,s:s,s:f,s:f,s:f,s:b,s:I,s:I,s:f,s:f,s:f,s:I,s:i}",
-               "kind", "round", "updates", (json_int_t)t->n, "round", (json_int_t)g->round,
-               "fragment", (json_int_t)f, "step", (json_int_t)x->step, "digest", hex,
-               "payload_bytes", (json_int_t)t->blob.len, "codec", codec, "encode_s", t->encode_s,
-               "travel_s", neb_seconds(t->arrived_at - t->sent_at), "apply_s",
-               neb_seconds(neb_now() - start), "merge", t->merge, "missed", (json_int_t)t->missed,
-               "overlap", (json_int_t)(g->merge_step - g->send_step), "stall_s", t->stall_s,
-               "error", (double)t->error, "share", own_share(t), "tokens", (json_int_t)t->tokens,
-               "interval", agent_schedule_interval(&x->schedule, x->step)));
+        x,
+        json_pack(
+            "{s:s,s:I,s:I,s:I,s:I,s:s,s:I,s:s,s:f,s:f,s:f,s:f,s:b,s:I,s:I,s:f,s:f,s:f,s:I,s:i}",
+            "kind", "round", "updates", (json_int_t)t->n, "round", (json_int_t)g->round, "fragment",
+            (json_int_t)f, "step", (json_int_t)x->step, "digest", hex, "payload_bytes",
+            (json_int_t)t->payload, "codec", codec, "encode_s", t->encode_s, "travel_s",
+            neb_seconds(t->arrived_at - t->sent_at), "held_s", neb_seconds(start - t->arrived_at),
+            "apply_s", neb_seconds(neb_now() - start), "merge", t->merge, "missed",
+            (json_int_t)t->missed, "overlap", (json_int_t)(g->merge_step - g->send_step), "stall_s",
+            t->stall_s, "error", (double)t->error, "share", own_share(t), "tokens",
+            (json_int_t)t->tokens, "interval", agent_schedule_interval(&x->schedule, x->step)));
 }
 
 // Warns when this cluster is left out repeatedly although all links are up: its updates take longer
@@ -343,7 +350,7 @@ static void say_left_out(struct agent_exchange *x, int32_t f) {
              "left out of %u rounds in a row although all links are up: the others had not "
              "received all of its %.3g MB after %.3g s, and they wait sync.grace_s, %g s. Raise "
              "sync.grace_s, or send less (sync.interval, codec, fragments)",
-             x->left_out_rounds, (double)t->blob.len / 1e6, took, (double)x->job.sync.grace_s);
+             x->left_out_rounds, (double)t->payload / 1e6, took, (double)x->job.sync.grace_s);
     exchange_fault(x, text);
 }
 
@@ -359,7 +366,11 @@ enum neb_status exchange_merge(struct agent_exchange *x, int32_t f) {
     r.last = r.last || exchange_follows(x, f); // θ_m becomes θ
     // an update that is taken over contains the same steps as the work of this incarnation
     bool reject = drop_rejected(x, f) || t->taken_over;
+    t->commit.round = g->round;
+    agent_shards_expect(x->shards, &t->commit);
     NEB_TRY(agent_shards_merge(x->shards, f, reject, &r, &k->last_digest));
+    agent_ipc_msg_clear(&t->message);
+    neb_buf_free(&t->blob);
     if (foreign)
         t->mine = false; // the update is from a previous incarnation
     x->left_out_rounds = t->mine ? 0 : x->left_out_rounds;

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "intra/train/shards.h"
 #include "agent/base/log.h"
 #include "agent/exchange/shards_state.h"
 
@@ -7,10 +6,6 @@
 #include <string.h>
 
 // ---- messages between ranks ----
-
-enum neb_status shards_agree(struct agent_shards *o, enum neb_status st) {
-    return intra_comm_agree(o->t.world, st);
-}
 
 enum neb_status shards_begin(struct agent_shards *o, enum shards_call call, void *args,
                              size_t bytes) {
@@ -36,28 +31,32 @@ static struct agent_move move_of(const struct agent_shards *o, int32_t i, float 
     return (struct agent_move){i, o->owner[i], at};
 }
 
-enum neb_status shards_read(struct agent_shards *o, int32_t f) {
+enum neb_status shards_read(struct agent_shards *o, const struct shards_wave *w) {
     int32_t n = 0;
-    for (int32_t i = 0; i < o->n; i++)
-        if (o->fragment[i] == f && !shards_in_place(o, i))
+    shards_joint(o, true);
+    for (int32_t i = w->begin; i < w->end; i++)
+        if (o->fragment[i] == w->f && !shards_in_place(o, i) && !shards_alone(o, i, false))
             o->moves[n++] = move_of(o, i, o->local[i] < 0 ? NULL : o->theta_m[o->local[i]]);
     if (n)
         NEB_TRY(o->t.ops->read(o->t.user, o->moves, n));
-    return shards_upload(o, f);
+    return shards_upload(o, w->f);
 }
 
-enum neb_status shards_write(struct agent_shards *o, int32_t f) {
+enum neb_status shards_write(struct agent_shards *o, const struct shards_wave *w) {
     int32_t n = 0, there = 0;
-    NEB_TRY(shards_download(o, f));
-    for (int32_t i = 0; i < o->n && o->ranks == 1; i++)
-        if (o->fragment[i] == f && shards_in_place(o, i))
+    NEB_TRY(shards_download(o, w->f));
+    for (int32_t i = w->begin; i < w->end && o->ranks == 1; i++)
+        if (o->fragment[i] == w->f && shards_in_place(o, i))
             o->moves[there++] = move_of(o, i, NULL);
     if (there)
         NEB_TRY(o->t.ops->write(o->t.user, o->moves, there, true));
-    for (int32_t i = 0; i < o->n; i++)
-        if (o->fragment[i] == f && (o->ranks > 1 || !shards_in_place(o, i)))
+    for (int32_t i = w->begin; i < w->end; i++)
+        if (o->fragment[i] == w->f && (o->ranks > 1 || !shards_in_place(o, i)) &&
+            !shards_alone(o, i, true))
             o->moves[n++] = move_of(o, i, o->local[i] < 0 ? NULL : o->theta_m[o->local[i]]);
-    return n ? o->t.ops->write(o->t.user, o->moves, n, false) : NEB_OK;
+    enum neb_status st = n ? o->t.ops->write(o->t.user, o->moves, n, false) : NEB_OK;
+    shards_joint(o, false);
+    return st;
 }
 
 enum neb_status shards_sum_digest(struct agent_shards *o, int32_t f, struct kern_digest *d) {
@@ -77,49 +76,17 @@ struct hello {                   // sent as it is: all ranks run one build (grou
     struct inter_outer_config c; // its pointers are valid on rank 0 only
     int32_t n;
     bool single, masked;
+    uint64_t wave; // elements of a rank's units in one wave; 0: a wave is a fragment
 };
 
-static enum neb_status deal(struct agent_shards *o) {
-    uint64_t *elements = calloc((size_t)o->n + 1, sizeof *elements);
-    if (!elements)
-        return neb_fail(NEB_ERR_NOMEM, "out of memory for %d units", o->n);
-    for (int32_t i = 0; i < o->n; i++) {
-        elements[i] = o->fragment[i] < 0 ? 0 : shards_unit_size(o, i);
-        o->place[i] = o->elements;
-        o->elements += elements[i];
-    }
-    intra_shards_assign(elements, o->fragment, o->n, o->single ? 1 : o->ranks, o->t.held, o->t.user,
-                        o->load, o->owner);
-    free(elements);
-    for (int32_t i = 0; i < o->n; i++) {
-        o->owner[i] = o->fragment[i] < 0 ? -1 : o->owner[i];
-        o->local[i] = o->owner[i] == o->rank ? o->mine : -1;
-        if (o->local[i] >= 0)
-            o->own[o->mine++] = i;
-    }
-    return NEB_OK;
-}
-
-// The room holds θ_m of one fragment at a time: the units of each fragment start at its beginning.
 static enum neb_status make_room(struct agent_shards *o) {
-    size_t at[INTER_FRAGMENTS_MAX] = {0};
-    for (int32_t k = 0; k < o->mine; k++) {
-        size_t *end = &at[o->fragment[o->own[k]]];
-        *end += o->t.units[o->own[k]].data ? 0 : shards_unit_size(o, o->own[k]);
-        o->room_floats = *end > o->room_floats ? *end : o->room_floats;
-    }
+    o->room_floats = shards_places(o, NULL);
     o->room = malloc((o->room_floats + 1) * sizeof *o->room);
     o->theta_m = calloc((size_t)o->mine + 1, sizeof *o->theta_m);
     if (!o->room || !o->theta_m)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for %zu parameters of the exchange",
                         o->room_floats);
-    memset(at, 0, sizeof at);
-    for (int32_t k = 0; k < o->mine; k++) {
-        float *data = o->t.units[o->own[k]].data;
-        size_t *end = &at[o->fragment[o->own[k]]];
-        o->theta_m[k] = data ? data : o->room + *end;
-        *end += data ? 0 : shards_unit_size(o, o->own[k]);
-    }
+    shards_places(o, o->theta_m);
     return NEB_OK;
 }
 
@@ -139,6 +106,7 @@ static enum neb_status make_outer(struct agent_shards *o) {
             st = neb_fail(NEB_ERR_NOMEM, "out of memory for row counts");
     }
     c.places = places;
+    c.wave = shards_most_in_wave(o);
     if (st == NEB_OK)
         st = inter_outer_create(&c, units, o->mine, o->t.pool, &o->outer);
     free(units);
@@ -158,22 +126,26 @@ static enum neb_status allocate(struct agent_shards *o, const struct hello *h,
     o->own = calloc(n, sizeof *o->own);
     o->place = calloc(n, sizeof *o->place);
     o->counts = calloc(n, sizeof *o->counts);
+    o->wave = calloc(n, sizeof *o->wave);
     o->load = calloc(ranks, sizeof *o->load);
     o->moves = calloc(n, sizeof *o->moves);
     o->pieces = calloc(ranks, sizeof *o->pieces);
     o->sizes = calloc(ranks * INTER_PARTS_MAX, sizeof *o->sizes);
+    o->sent = calloc((size_t)o->c.fragments, sizeof *o->sent);
+    o->payload = calloc((size_t)o->c.fragments, sizeof *o->payload);
     for (int32_t i = 0; i < o->n && o->rank == 0 && o->ranks > 1; i++)
         if (agent_unit_counts_rows(&o->t.units[i]) && o->t.units[i].rows > rows)
             rows = o->t.units[i].rows;
     o->others_counts = calloc(rows, sizeof *o->others_counts);
-    if (!o->fragment || !o->owner || !o->local || !o->own || !o->place || !o->counts || !o->load ||
-        !o->moves || !o->pieces || !o->sizes || !o->others_counts)
+    if (!o->fragment || !o->owner || !o->local || !o->own || !o->place || !o->counts || !o->wave ||
+        !o->load || !o->moves || !o->pieces || !o->sizes || !o->sent || !o->payload ||
+        !o->others_counts)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for %d units", o->n);
     memcpy(o->fragment, fragment, (size_t)o->n * sizeof *fragment);
     // A device and its host exchange full tensors.
     for (int32_t i = 0; i < o->n; i++)
         NEB_ASSERT(agent_unit_first(&o->t.units[i]) || fragment[i] == fragment[i - 1]);
-    NEB_TRY(deal(o));
+    NEB_TRY(shards_deal(o, h->wave));
     return make_room(o);
 }
 
@@ -181,13 +153,14 @@ static enum neb_status allocate(struct agent_shards *o, const struct hello *h,
 static enum neb_status fill_theta(struct agent_shards *o) {
     struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
     inter_outer_arrays(o->outer, arrays);
-    for (int32_t f = 0; f < o->c.fragments; f++) {
-        NEB_TRY(shards_read(o, f));
-        for (int32_t k = 0; k < o->mine; k++)
-            if (o->fragment[o->own[k]] == f)
-                memcpy(arrays[0].p + inter_outer_unit_at(o->outer, k), o->theta_m[k],
-                       shards_unit_size(o, o->own[k]) * sizeof(float));
-    }
+    for (int32_t f = 0; f < o->c.fragments; f++)
+        for (struct shards_wave w = {.f = f}; shards_next(o, &w);) {
+            NEB_TRY(shards_read(o, &w));
+            for (int32_t i = w.begin; i < w.end; i++)
+                if (o->fragment[i] == f && o->local[i] >= 0)
+                    memcpy(arrays[0].p + inter_outer_unit_at(o->outer, o->local[i]),
+                           o->theta_m[o->local[i]], shards_unit_size(o, i) * sizeof(float));
+        }
     return NEB_OK;
 }
 
@@ -205,10 +178,11 @@ static enum neb_status join(const struct agent_trainer *trainer, const struct he
     o->c.places = NULL;
     o->single = h->single;
     o->masked = h->masked;
+    o->carried = o->ranks > 1 && !o->single && trainer->carrier_ops;
     enum neb_status st = allocate(o, h, fragment);
     if (st == NEB_OK)
         st = make_outer(o);
-    NEB_TRY_GOTO(shards_agree(o, st), fail);
+    NEB_TRY_GOTO(intra_comm_agree(o->t.world, st), fail);
     NEB_TRY_GOTO(fill_theta(o), fail);
     if (o->t.world)
         neb_info(
@@ -228,6 +202,7 @@ enum neb_status agent_shards_create(const struct agent_trainer *trainer,
     struct intra_comm *world = trainer->world;
     struct hello h = {
         .c = *outer, .n = trainer->n_units, .single = single, .masked = outer->sum != NULL};
+    h.wave = shards_wave_of(trainer, h.masked);
     NEB_ASSERT(single || !h.masked);
     if (world) {
         NEB_TRY(trainer->ops->call(trainer->user, SHARDS_CREATE));
@@ -265,13 +240,18 @@ void agent_shards_destroy(struct agent_shards **op) {
         neb_buf_free(&o->pieces[r]);
     free(o->counts);
     free(o->others_counts);
+    for (int32_t f = 0; o->sent && f < o->c.fragments; f++)
+        neb_buf_free(&o->sent[f]);
     free(o->pieces);
     free(o->sizes);
+    free(o->sent);
+    free(o->payload);
     free(o->fragment);
     free(o->owner);
     free(o->local);
     free(o->own);
     free(o->place);
+    free(o->wave);
     free(o->load);
     free(o->moves);
     free(o->theta_m);
@@ -290,6 +270,11 @@ uint64_t agent_shards_bytes(const struct agent_shards *o) {
         rows += o->counts[k] ? o->t.units[o->own[k]].rows : 0;
     return inter_outer_bytes(o->outer) + o->room_floats * sizeof *o->room +
            rows * sizeof **o->counts;
+}
+
+const int32_t *agent_shards_owners(const struct agent_shards *o, int32_t *n) {
+    *n = o->n;
+    return o->owner;
 }
 
 uint64_t agent_shards_elements(const struct agent_shards *o) { return o->load[o->rank]; }
@@ -328,13 +313,16 @@ enum neb_status agent_shards_follow(const struct agent_trainer *trainer, int32_t
         struct shards_merge merge;
         struct shards_restore restore;
         struct shards_adopt adopt;
+        struct agent_part_key key;
         int32_t f;
         bool must;
     } a;
     static const size_t bytes[] = {
         [SHARDS_ENCODE] = sizeof a.encode,   [SHARDS_MERGE] = sizeof a.merge,
         [SHARDS_RESTORE] = sizeof a.restore, [SHARDS_ADOPT] = sizeof a.adopt,
-        [SHARDS_DIGEST] = sizeof a.f,        [SHARDS_PLACE] = sizeof a.must};
+        [SHARDS_DIGEST] = sizeof a.f,        [SHARDS_PLACE] = sizeof a.must,
+        [SHARDS_SEND] = sizeof a.key,        [SHARDS_RENEW] = sizeof a.f,
+        [SHARDS_GIVE_FLIGHT] = sizeof a.f,   [SHARDS_TAKE_FLIGHT] = sizeof a.f};
     if (n == SHARDS_CREATE)
         return follow_create(trainer, shards);
     if (n < 0 || (size_t)n >= sizeof bytes / sizeof *bytes)
@@ -347,6 +335,10 @@ enum neb_status agent_shards_follow(const struct agent_trainer *trainer, int32_t
     case SHARDS_RESTORE: return shards_do_restore(o, &a.restore, NULL);
     case SHARDS_ADOPT: return shards_do_adopt(o, &a.adopt, NULL);
     case SHARDS_PLACE: return shards_do_place(o, a.must);
+    case SHARDS_SEND: return shards_do_send(o, &a.key);
+    case SHARDS_RENEW: return shards_do_renew(o);
+    case SHARDS_GIVE_FLIGHT: return shards_do_give_flight(o, a.f, NULL, NULL);
+    case SHARDS_TAKE_FLIGHT: return shards_do_take_flight(o, a.f, NULL, NULL);
     default: return shards_do_digest(o, a.f, &d);
     }
 }

@@ -14,12 +14,19 @@
 //     agent_shards_merge  ── frames by owner ──► decode, weights, sum, outer step, e, rebase
 //                         ◄── digests, summed ── writes its units to all ranks that hold a part
 //
+// Where each rank has a carrier (agent_trainer), it hands the frames that it encodes to the agent
+// itself and gets its part of a commit from there; the agent joins and cuts. Only updates in flight
+// pass through rank 0, part by part, for checkpoints.
+//
 // Ranks exchange one copy of a fragment's parameters in each direction, and frames. They exchange
 // θ, v and residuals only for checkpoints: from ranks that do not see the folder, and when state is
 // restored. Updates, digests and the contents of a checkpoint do not depend on the ownership of
-// units: a unit is encoded in the same way as on one rank. A rank needs memory for four floats per
-// parameter of its shard, and frames. Where it does not train a unit in the memory of the exchange,
-// it also needs one float per parameter of its shard of one fragment (the gathered θ_m).
+// units: a unit is encoded in the same way as on one rank.
+//
+// A fragment is encoded and merged in waves of some units, of which all ranks take part in each. So
+// a rank needs memory for four floats per parameter of its shard, for its frames, and for a wave:
+// scratch, and the gathered θ_m of units that it does not train in the memory of the exchange. On
+// a device, and with a masked sum, a wave is the whole fragment.
 //
 // With a masked sum (gate `private`) rank 0 owns all units: masks run over the elements of a
 // fragment in order, and only rank 0 has the keys.
@@ -72,6 +79,26 @@ NEB_MUST_CHECK enum neb_status agent_shards_encode(struct agent_shards *o, int32
                                                    uint32_t round, const struct cmp_codec *codec,
                                                    agent_shards_counts *counts, void *user,
                                                    float *error, struct neb_buf *out);
+// True if each rank carries its own part; then `out` above is rank 0's part of the update, and the
+// blobs of a commit are rank 0's parts.
+bool agent_shards_carried(const struct agent_shards *o);
+// Rank 0: hands the parts of the other ranks to the agent, once more if it has lost them. Rank 0's
+// own message follows. Does nothing if the parts are not carried by rank.
+NEB_MUST_CHECK enum neb_status agent_shards_send(struct agent_shards *o,
+                                                 const struct agent_part_key *k);
+// Rank 0: the ranks tell the agent who they are once more, because it was restarted.
+NEB_MUST_CHECK enum neb_status agent_shards_renew(struct agent_shards *o);
+// Bytes of fragment f's update in flight, with the parts of all ranks.
+uint64_t agent_shards_payload(const struct agent_shards *o, int32_t f);
+// The owner of each unit, -1: nobody.
+const int32_t *agent_shards_owners(const struct agent_shards *o, int32_t *n);
+
+// For the next agent_shards_merge, if parts are carried: the commit that it merges.
+struct agent_shards_commit {
+    uint32_t round;
+    uint8_t index[INTER_PARTS_MAX]; // of each of its parts, among all updates of the commit
+};
+void agent_shards_expect(struct agent_shards *o, const struct agent_shards_commit *c);
 // Does what a commit asks for: inter_outer_reject if reject is set; then inter_outer_apply, or with
 // r->n 0 inter_outer_skip; inter_outer_finish after the last round.
 NEB_MUST_CHECK enum neb_status agent_shards_merge(struct agent_shards *o, int32_t f, bool reject,
@@ -95,6 +122,15 @@ enum neb_status agent_shards_part_put(void *user, const int32_t *writer,
 // Versions and updates in flight are taken from rank 0's inter_outer.
 NEB_MUST_CHECK enum neb_status agent_shards_restore(struct agent_shards *o,
                                                     const struct intra_ckpt *c);
+// Rank 0: an update in flight, to a checkpoint and back. own: what agent_shards_encode has given.
+// Sections sync.blob.F, or with parts by rank sync.blob.F/R: any number of ranks reads either.
+// NEB_ERR_CORRUPT: the checkpoint does not have it.
+NEB_MUST_CHECK enum neb_status agent_shards_save_flight(struct agent_shards *o, int32_t f,
+                                                        const struct neb_buf *own,
+                                                        struct intra_ckpt_writer *out);
+NEB_MUST_CHECK enum neb_status agent_shards_restore_flight(struct agent_shards *o, int32_t f,
+                                                           const struct intra_ckpt *c,
+                                                           struct neb_buf *own);
 // Rank 0: as inter_outer_adopt, from a file with all values of θ at offset `at` and then those of
 // v. The ranks continue to train from the adopted parameters.
 NEB_MUST_CHECK enum neb_status agent_shards_adopt(struct agent_shards *o, int32_t f,

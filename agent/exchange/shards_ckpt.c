@@ -95,7 +95,7 @@ static enum neb_status spread(struct agent_shards *o, int32_t f, int n_arrays,
         room = calloc(most, sizeof *room);
     if (most && !room)
         st = neb_fail(NEB_ERR_NOMEM, "out of memory for a unit of %zu elements", most);
-    NEB_TRY_GOTO(shards_agree(o, st), out);
+    NEB_TRY_GOTO(intra_comm_agree(o->t.world, st), out);
     inter_outer_arrays(o->outer, arrays);
     for (int32_t i = 0; i < o->n; i++) {
         size_t n = shards_unit_size(o, i);
@@ -109,7 +109,7 @@ static enum neb_status spread(struct agent_shards *o, int32_t f, int n_arrays,
                 NEB_TRY_GOTO(shards_take(o, x, n * sizeof *x, 0, SHARDS_TAG_ARRAYS), out);
         }
     }
-    st = shards_agree(o, files);
+    st = intra_comm_agree(o->t.world, files);
 out:
     free(room);
     return st;
@@ -121,7 +121,7 @@ enum neb_status shards_do_restore(struct agent_shards *o, const struct shards_re
         inter_outer_set_fragment(o->outer, f, a->version[f], a->in_flight[f]);
     if (a->arrays)
         NEB_TRY(spread(o, -1, INTER_OUTER_ARRAYS, from));
-    return shards_agree(o, inter_outer_push(o->outer));
+    return intra_comm_agree(o->t.world, inter_outer_push(o->outer));
 }
 
 static enum neb_status read_array(const struct shards_source *from, int array, uint64_t at,
@@ -156,7 +156,11 @@ enum neb_status shards_do_adopt(struct agent_shards *o, const struct shards_adop
     NEB_TRY(spread(o, a->f, 2, from)); // θ and v
     inter_outer_arrays(o->outer, arrays);
     inter_outer_adopt(o->outer, a->f, arrays[0].p, arrays[1].p, a->version);
-    return shards_write(o, a->f);
+    for (struct shards_wave w = {.f = a->f}; shards_next(o, &w);) {
+        inter_outer_reset(o->outer, a->f);
+        NEB_TRY(shards_write(o, &w));
+    }
+    return NEB_OK;
 }
 
 static enum neb_status read_snapshot(const struct shards_source *from, int array, uint64_t at,

@@ -3,6 +3,8 @@
 // next to what it trains there.
 //
 //     replicas       θ_m of a unit is where its owner trains it: only frames cross the bus
+//     alone          copied on the device between the trainer's memory and a buffer
+//                    (agent_trainer_ops.fetch, store)
 //     cut tensors    read on the host (shards.c), uploaded into a buffer of the device, and
 //                    fetched from there after a merge
 #include "agent/base/log.h"
@@ -12,21 +14,32 @@
 #include <stdlib.h>
 
 enum neb_status shards_upload(struct agent_shards *o, int32_t f) {
-    for (int32_t k = 0; o->device && k < o->mine; k++)
-        if (o->fragment[o->own[k]] == f && !o->in_place[k])
+    for (int32_t k = 0; o->device && k < o->mine; k++) {
+        if (o->fragment[o->own[k]] != f || o->in_place[k])
+            continue;
+        if (shards_alone(o, o->own[k], false))
+            NEB_TRY(o->t.ops->fetch(o->t.user, o->own[k], o->there[k]));
+        else
             kern_stage_upload(o->device, o->there[k], o->theta_m[k],
                               shards_unit_size(o, o->own[k]) * sizeof(float));
+    }
     return NEB_OK;
 }
 
 enum neb_status shards_download(struct agent_shards *o, int32_t f) {
     bool any = false;
-    for (int32_t k = 0; o->device && k < o->mine; k++)
-        if (o->fragment[o->own[k]] == f && (o->ranks > 1 || !o->in_place[k])) {
+    for (int32_t k = 0; o->device && k < o->mine; k++) {
+        if (o->fragment[o->own[k]] != f)
+            continue;
+        if (shards_alone(o, o->own[k], true)) {
+            if (!o->in_place[k])
+                NEB_TRY(o->t.ops->store(o->t.user, o->own[k], o->there[k]));
+        } else if (o->ranks > 1 || !o->in_place[k]) {
             kern_stage_download(o->device, o->theta_m[k], o->there[k],
                                 shards_unit_size(o, o->own[k]) * sizeof(float));
             any = true;
         }
+    }
     return any ? kern_stage_end(o->device) : NEB_OK;
 }
 
@@ -78,7 +91,7 @@ static enum neb_status place(struct agent_shards *o, bool must) {
 enum neb_status shards_do_place(struct agent_shards *o, bool must) {
     if (!o->t.device) // either all ranks have a device or none has
         return NEB_OK;
-    enum neb_status st = shards_agree(o, place(o, must));
+    enum neb_status st = intra_comm_agree(o->t.world, place(o, must));
     if (st == NEB_OK) {
         neb_info("the exchange's state is on %s", o->device->name);
         return NEB_OK;
@@ -90,7 +103,7 @@ enum neb_status shards_do_place(struct agent_shards *o, bool must) {
                  o->ranks > 1 ? " of every rank; it" : " and");
     st = inter_outer_to_host(o->outer);
     shards_leave_device(o);
-    return shards_agree(o, st);
+    return intra_comm_agree(o->t.world, st);
 }
 
 enum neb_status agent_shards_place(struct agent_shards *o, bool must) {

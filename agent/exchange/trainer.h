@@ -16,6 +16,7 @@
 // tensor: read collects the rows of a unit on the rank that owns the unit, write distributes them.
 #ifndef AGENT_TRAINER_H
 #define AGENT_TRAINER_H
+#include "agent/proc/ipc.h"
 #include "intra/ckpt/checkpoint.h"
 #include "intra/ranks/comm.h"
 #include "kernels/pool.h"
@@ -89,6 +90,35 @@ struct agent_trainer_ops {
     // With a device: the device memory in which this rank trains all rows of the unit. NULL: there
     // is none.
     float *(*there)(void *user, int32_t unit);
+    // Optional, all or none: for a trainer that can move units on its device without the host.
+    // alone: the owner of the unit has all its elements in its device's memory; with write: and no
+    // other rank has any. All ranks give the same answers. read and write then leave the unit out,
+    // and the owner's fetch and store enqueue copies between the trainer's memory and (rows, cols)
+    // on the device.
+    bool (*alone)(void *user, int32_t unit, bool write);
+    enum neb_status (*fetch)(void *user, int32_t unit, float *to);
+    enum neb_status (*store)(void *user, int32_t unit, float *from);
+    // Called before the exchange enqueues what uses the trainer's memory (begin), and after it.
+    void (*joint)(void *user, bool begin);
+};
+
+// Moves this rank's own part of updates to and from the agent (agent/exchange/carrier.h), on ranks
+// other than 0. A part is an update of the units that the rank owns.
+struct agent_part_key {
+    int32_t fragment;
+    uint32_t round, again; // again: how often a newer update replaced the round's
+};
+struct agent_carrier_ops {
+    // Hands the part of an update in flight to the agent. The bytes are copied.
+    enum neb_status (*put)(void *carrier, const struct agent_part_key *k, const void *p,
+                           size_t len);
+    // Waits for the parts of the round's commit, one for each of its updates. They stay until done.
+    // k->again is not used.
+    enum neb_status (*take)(void *carrier, const struct agent_part_key *k,
+                            struct agent_ipc_part parts[AGENT_IPC_PARTS_MAX], size_t *n);
+    void (*done)(void *carrier, const struct agent_part_key *k);
+    // The agent has another process, or another job's state, than before.
+    enum neb_status (*renew)(void *carrier);
 };
 
 struct agent_trainer {
@@ -103,6 +133,12 @@ struct agent_trainer {
     struct kern_pool *pool;   // borrowed; for encode and merge
     struct kern *device;      // borrowed; NULL: it trains on processors
     struct intra_comm *world; // borrowed; NULL: one rank
+    // NULL on all ranks: all parts of updates pass through rank 0. carrier: of this rank, borrowed.
+    const struct agent_carrier_ops *carrier_ops;
+    void *carrier;
+    // The most elements of a rank's units that are encoded or merged at once, at least one unit.
+    // 0: the exchange chooses. Rank 0's counts.
+    uint64_t wave;
 };
 
 #endif

@@ -225,6 +225,11 @@ struct agent_job {
     struct agent_group groups[AGENT_GROUPS_MAX];
 };
 
+// True if a synchronous run makes an outer step that changes anything.
+static inline bool agent_job_steps_alone(const struct agent_job *j) {
+    return j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS && (j->sync.eta != 1 || j->sync.mu > 0);
+}
+
 // Reads a job file over the defaults. NEB_ERR_INVALID or NEB_ERR_FORMAT, after one logged line.
 NEB_MUST_CHECK enum neb_status agent_job_load(const char *path, struct agent_job *out);
 // The same from memory, for tests and fuzzing; complaints call it `file`.

@@ -2,6 +2,7 @@
 // Checks whether the values of a job fit each other.
 #include "agent/base/bytes.h"
 #include "agent/job/config_options.h"
+#include "agent/job/model.h"
 #include "agent/job/private.h"
 #include "agent/job/tune.h"
 #include "agent/job/wan_spec.h"
@@ -77,11 +78,20 @@ static enum neb_status validate_step(const struct agent_job *j, const char *file
     return NEB_OK;
 }
 
-// The mesh of every cluster divides the model and the sequences of a step.
+// The model of a cluster. False: its shape is that of a teacher's checkpoint.
+static bool model_of(const struct agent_job *j, const struct agent_cluster *c,
+                     struct intra_model_config *m) {
+    int32_t vocab = j->model.vocab ? j->model.vocab : INT32_MAX; // as in the corpus: not known here
+    const struct agent_shape *shape = c->role == AGENT_ROLE_GENERATOR ? &j->rtd.shape
+                                      : c->role == AGENT_ROLE_TEACHER ? &j->distill.shape
+                                                                      : NULL;
+    *m = agent_job_model(j, shape, vocab, KERN_MASK_CAUSAL);
+    return c->role != AGENT_ROLE_TEACHER || !j->distill.teacher[0];
+}
+
+// The mesh of every cluster divides its model and the sequences of a step.
 static enum neb_status validate_meshes(const struct agent_job *j, const char *file) {
-    struct intra_model_config m = j->model;
-    m.n_kv_heads = m.n_kv_heads ? m.n_kv_heads : m.n_heads;
-    m.vocab = m.vocab ? m.vocab : INT32_MAX; // as in the corpus: not known here
+    struct intra_model_config m;
     for (int32_t i = 0; i < j->n_clusters; i++) {
         const struct agent_cluster *c = &j->clusters[i];
         if (c->device == AGENT_DEVICE_CPU && c->outer_state == AGENT_OUTER_DEVICE)
@@ -105,7 +115,7 @@ static enum neb_status validate_meshes(const struct agent_job *j, const char *fi
         if (agent_cluster_ranks(c) > MESH_RANKS_MAX)
             return BAD_CLUSTER(i, "clusters.mesh", "cluster %s: %d ranks; the limit is %d", c->name,
                                agent_cluster_ranks(c), MESH_RANKS_MAX);
-        if (intra_mesh_check(&c->mesh, &m) != NEB_OK)
+        if (model_of(j, c, &m) && intra_mesh_check(&c->mesh, &m) != NEB_OK)
             return BAD_CLUSTER(i, "clusters.mesh", "cluster %s cannot run this model", c->name);
         if ((int64_t)j->accumulate * j->batch % c->mesh.dp)
             return BAD_CLUSTER(i, "clusters.mesh",
@@ -153,8 +163,32 @@ bool agent_job_takes_devices(const struct agent_job *j) {
     return j->mode == AGENT_MODE_REPLICAS || j->sync.scheme != AGENT_SCHEME_SYNCHRONOUS;
 }
 
-// Modes rtd and distill train on one rank per cluster; in one process they train on processors. A
-// key that asks for more would do nothing, so it is refused.
+// The mesh of a side.
+static enum neb_status validate_side_mesh(const struct agent_job *j, int32_t i, const char *file) {
+    const struct agent_cluster *c = &j->clusters[i];
+    const char *mode = j->mode == AGENT_MODE_RTD ? "rtd" : "distill";
+    if (c->mesh_auto)
+        return BAD_CLUSTER(i, "clusters.mesh",
+                           "cluster %s: \"auto\" needs mode: replicas; in mode %s give the numbers "
+                           "of ranks, such as {dp: 2}",
+                           c->name, mode);
+    if (agent_cluster_ranks(c) == 1)
+        return NEB_OK;
+    if (!agent_job_takes_devices(j))
+        return BAD_CLUSTER(i, "clusters.mesh",
+                           "cluster %s: mode %s with sync.scheme: synchronous is one process; "
+                           "remove it",
+                           c->name, mode);
+    if (c->role_auto)
+        return BAD_CLUSTER(i, "clusters.mesh",
+                           "cluster %s: role: auto leaves the model open that the mesh divides; "
+                           "give the role, or remove the mesh",
+                           c->name);
+    return NEB_OK;
+}
+
+// In one process modes rtd and distill train on processors, on one rank. A key that asks for more
+// would do nothing, so it is refused.
 static enum neb_status validate_places(const struct agent_job *j, const char *file) {
     char why[96];
     const char *mode = j->mode == AGENT_MODE_RTD ? "rtd" : "distill";
@@ -163,10 +197,7 @@ static enum neb_status validate_places(const struct agent_job *j, const char *fi
         bool anywhere = agent_job_takes_devices(j),
              federated = j->mode == AGENT_MODE_DISTILL && j->distill.federate &&
                          (c->role == AGENT_ROLE_STUDENT || c->role_auto);
-        if (agent_cluster_ranks(c) > 1 || c->mesh_auto)
-            return BAD_CLUSTER(i, "clusters.mesh",
-                               "cluster %s: mode %s trains on one rank in each cluster; remove it",
-                               c->name, mode);
+        NEB_TRY(validate_side_mesh(j, i, file));
         const struct {
             bool asked, ok; // ok: if the sides may train on devices
             const char *key, *value, *allowed, *why;
@@ -418,7 +449,6 @@ static enum neb_status validate_attached_place(const struct agent_job *j, int i,
         const char *key;
     } keys[] = {{c->device != AGENT_DEVICE_AUTO, "clusters.device"},
                 {c->precision != AGENT_PRECISION_AUTO, "clusters.precision"},
-                {c->outer_state != AGENT_OUTER_AUTO, "clusters.outer_state"},
                 {c->cuda_graphs != AGENT_GRAPHS_AUTO, "clusters.cuda_graphs"}};
     for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++)
         if (keys[k].asked)

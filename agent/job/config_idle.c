@@ -19,6 +19,7 @@ void agent_job_warn_idle(const struct agent_job *j, const char *file) {
         {"sync.tune.", j->sync.tune.mode == AGENT_TUNE_AUTO, "sync.tune.mode is not auto"},
         {"sync.dp.delta", j->sync.dp.clip > 0, "sync.dp.clip is 0"},
         {"sync.early_interval", j->sync.early_steps > 0, "sync.early_steps is 0"},
+        {"optim.momentum", j->optim.kind == INTRA_OPTIM_MUON, "optim.name is not muon"},
         {"optim.clip.ratio", j->optim.clip.kind == INTRA_CLIP_ADAGC,
          "optim.clip.kind is not adagc"},
         {"optim.clip.beta", j->optim.clip.kind == INTRA_CLIP_ADAGC, "optim.clip.kind is not adagc"},
@@ -39,6 +40,9 @@ void agent_job_warn_idle(const struct agent_job *j, const char *file) {
     for (int i = 0; j->attached && i < config_n_options; i++)
         if (j->given[i] && !config_is_used(j, &config_options[i]))
             neb_warn("%s: %s does nothing: model.mode is attached", file, config_options[i].path);
+    if (j->optim.kind == INTRA_OPTIM_MUON &&
+        (j->trainable.mode == INTRA_TRAIN_LORA || j->trainable.mode == INTRA_TRAIN_BITFIT))
+        neb_warn("%s: optim.name: muon does nothing: no matrix of a block learns", file);
     if (j->trainable.mode == INTRA_TRAIN_LORA && !j->init_from[0] && !j->model_init[0])
         neb_warn("%s: trainable.mode lora without init_from or model.init: the model below the "
                  "adapters has random parameters and is never trained",

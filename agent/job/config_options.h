@@ -173,13 +173,9 @@ NEB_MUST_CHECK enum neb_status config_groups_from_json(const json_t *list, struc
 // Sets a string of size bytes. name: only letters, digits, '-', '_' and '.'.
 NEB_MUST_CHECK enum neb_status config_set_text(char *p, size_t size, const char *path,
                                                const char *text, const char *where, bool name);
-// Sets a path from a file: "~" is the home folder of this user.
-NEB_MUST_CHECK enum neb_status config_set_path(char *p, size_t size, const char *path,
-                                               const char *text, const char *where);
 // The bit of enum agent_auto; 0: the key does not take `auto`.
 uint32_t config_auto_bit(const struct config_option *o);
 void config_join(char *out, size_t cap, const char *const *names); // "a, b, c"
 void config_join_levels(char *out, size_t cap);                    // names of all codec levels
-int config_index_of(const char *const *names, const char *text);   // -1: none
 
 #endif

@@ -33,7 +33,7 @@ void config_join_levels(char *out, size_t cap) {
     config_join(out, cap, names);
 }
 
-int config_index_of(const char *const *names, const char *text) {
+static int index_of(const char *const *names, const char *text) {
     for (int i = 0; names[i]; i++)
         if (!strcmp(names[i], text))
             return i;
@@ -89,7 +89,7 @@ enum neb_status config_set_text(char *p, size_t size, const char *path, const ch
     return NEB_OK;
 }
 
-enum neb_status config_set_path(char *p, size_t size, const char *path, const char *text,
+static enum neb_status set_path(char *p, size_t size, const char *path, const char *text,
                                 const char *where) {
     char whole[NEB_PATH_MAX];
     if (strncmp(text, "~/", 2) != 0)
@@ -117,7 +117,7 @@ uint32_t config_auto_bit(const struct config_option *o) {
 static enum neb_status set_named_bool(char *p, const struct config_option *o, const char *text,
                                       const char *where) {
     char allowed[64];
-    int i = config_index_of(o->names, text);
+    int i = index_of(o->names, text);
     config_join(allowed, sizeof allowed, o->names);
     if (i < 0)
         return COMPLAIN(where, o->path, "\"%s\" is not one of: %s", text, allowed);
@@ -161,7 +161,7 @@ static enum neb_status set_plain(void *base, const struct config_option *o, cons
         memcpy(p, &(int){cmp_level_of(text)}, sizeof(int));
         return NEB_OK;
     case T_ENUM: {
-        int i = config_index_of(o->names, text);
+        int i = index_of(o->names, text);
         config_join(allowed, sizeof allowed, o->names);
         if (i < 0)
             return COMPLAIN(where, o->path, "\"%s\" is not one of: %s%s", text, allowed,
@@ -199,7 +199,7 @@ enum neb_status config_set(struct agent_job *job, const struct config_option *o,
 
 enum neb_status config_set_written(struct agent_job *job, const struct config_option *o,
                                    const char *text, const char *where) {
-    return o->type == T_PATH ? config_set_path((char *)job + o->at, o->size, o->path, text, where)
+    return o->type == T_PATH ? set_path((char *)job + o->at, o->size, o->path, text, where)
                              : config_set(job, o, text, where);
 }
 
@@ -216,7 +216,7 @@ enum neb_status config_set_item(struct agent_job *job, const struct config_optio
         job->trainable.freeze_embeddings = true;
         return NEB_OK;
     }
-    int i = config_index_of(config_target_names, text);
+    int i = index_of(config_target_names, text);
     config_join(allowed, sizeof allowed, config_target_names);
     if (i < 0)
         return COMPLAIN(where, o->path, "\"%s\" is not one of: %s", text, allowed);
@@ -242,7 +242,7 @@ void config_defaults(struct agent_job *job) {
 static enum neb_status set_role(struct agent_cluster *c, const struct config_option *o,
                                 const char *text, const char *where) {
     char allowed[128];
-    int i = config_index_of(o->names, text);
+    int i = index_of(o->names, text);
     c->role_auto = !strcmp(text, "auto");
     config_join(allowed, sizeof allowed,
                 o->names + 1); // not "none": a cluster without a role has no key role
@@ -269,7 +269,7 @@ enum neb_status config_set_cluster(struct agent_cluster *c, const struct config_
 
 enum neb_status config_set_cluster_written(struct agent_cluster *c, const struct config_option *o,
                                            const char *text, const char *where) {
-    return o->type == T_PATH ? config_set_path((char *)c + o->at, o->size, o->path, text, where)
+    return o->type == T_PATH ? set_path((char *)c + o->at, o->size, o->path, text, where)
                              : config_set_cluster(c, o, text, where);
 }
 

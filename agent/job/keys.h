@@ -93,7 +93,10 @@ KEY_INT32(JOB, accumulate, "data.accumulate", 1, 65536, "1",
 KEY_INT64(JOB, step_tokens, "data.step_tokens", 1, 1e12, "1048576",
     "`model: attached`: most tokens of a step; limits the weight of a cluster")
 
-KEY_FLOAT(OTHER, optim.schedule.lr, "optim.lr", 1e-9, 10, NULL, "peak learning rate of AdamW")
+KEY_ENUM(OTHER, optim.kind, "optim.name", int, intra_optim_names, "adamw",
+    "muon: for the matrices of blocks, and AdamW for the rest")
+KEY_FLOAT(OTHER, optim.momentum, "optim.momentum", 0, 0.99999, "0.95", "muon: momentum of matrices")
+KEY_FLOAT(OTHER, optim.schedule.lr, "optim.lr", 1e-9, 10, NULL, "peak learning rate")
 KEY_INT64(OTHER, optim.schedule.warmup, "optim.warmup", 0, 1e12, "0", "steps of linear warm-up")
 KEY_ENUM(OTHER, optim.schedule.kind, "optim.schedule", int, schedule_names, "cosine",
     "learning rate after the warm-up")
@@ -143,7 +146,7 @@ KEY_LIST(OTHER, trainable.freeze_embeddings, "trainable.freeze", T_FREEZE, "[]",
     "what stays fixed: [embeddings] or nothing")
 
 KEY_ENUM(SYNC, scheme, "sync.scheme", enum agent_scheme, scheme_names, "federated",
-    "federated: rounds; synchronous: reference run in one process; none: no exchange")
+    "federated: rounds; synchronous: one process, outer steps too; none: no exchange")
 KEY_INT32(SYNC, interval, "sync.interval", 1, 1e9, "30", "H: inner steps between exchanges")
 KEY_INT32(SYNC, early_interval, "sync.early_interval", 1, 1e9, "10",
     "H of the first early_steps steps")
@@ -277,7 +280,7 @@ KEY_BOOL(JOB, checkpoint_copy, "checkpoint.copy", "true",
 KEY_INT32(JOB, checkpoint_keep, "checkpoint.keep", 1, 16, "2", "checkpoints that are kept")
 
 KEY_FLOAT(JOB, hang_after_s, "hang_after_s", 0, 1e6, "60",
-    "seconds of silence (and 20 steps) before a worker is restarted; 0: never; mode replicas")
+    "seconds of silence (and 20 steps) before a worker is restarted; 0: never")
 KEY_INT32(JOB, log_every, "log_every", 1, 1e9, "10", "inner steps per line of metrics")
 // clang-format on
 

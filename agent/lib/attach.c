@@ -4,8 +4,6 @@
 #include "agent/base/log.h"
 #include "agent/lib/ranks.h"
 #include "agent/lib/state.h"
-#include "agent/proc/harden.h"
-#include "security/seal_key.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -82,6 +80,10 @@ static enum neb_status wait_for_job(struct nebula *n, const char *job, double ti
 static enum neb_status attach_first(struct nebula *n, const struct nebula_attach_options *o) {
     const char *job = o->job ? o->job : getenv("NEBULA_JOB");
     struct agent_exchange *x = &n->x;
+    if (getentropy(&x->link.session, sizeof x->link.session) != 0)
+        return neb_fail_errno("cannot read random numbers from the system");
+    x->link.session &= INT64_MAX;
+    x->link.ranks = n->ranks;
     NEB_TRY(find_agent(o->agent, n->socket, sizeof n->socket));
     NEB_TRY(wait_for_job(n, job ? job : "", o->timeout_s > 0 ? o->timeout_s : 60));
     NEB_TRY(agent_credential_find(n->socket, n->job, &x->link.credential));
@@ -94,41 +96,38 @@ enum { TAG_HAND = 32024 };
 
 struct hello {
     int32_t cluster;
-    bool sealed, had_checkpoint;
+    bool had_checkpoint;
     uint64_t text; // bytes of the job
-    char dir[NEB_PATH_MAX];
+    int64_t session;
+    char dir[NEB_PATH_MAX], socket[NEB_PATH_MAX], job[NEB_PATH_MAX];
 };
 
-// The key of the job goes sealed to each rank (security/seal_key.h).
-static enum neb_status give_key(struct nebula *n) {
+// The credentials of the job go sealed to each rank (agent/proc/credential.h).
+static enum neb_status give_credentials(struct nebula *n) {
     struct intra_comm *w = n->world;
     for (int r = 1; r < n->ranks; r++) {
-        uint8_t public_half[SEC_HAND_PUBLIC_BYTES], box[SEC_HAND_BOX_BYTES];
+        uint8_t public[AGENT_CREDENTIAL_PUBLIC], box[AGENT_CREDENTIAL_BOX];
         struct intra_comm_send send = {0};
-        NEB_TRY(w->ops->recv(w, public_half, sizeof public_half, r, TAG_HAND));
-        NEB_TRY(sec_hand_give(sec_vault_key(n->x.vault), public_half, box));
+        NEB_TRY(w->ops->recv(w, public, sizeof public, r, TAG_HAND));
+        NEB_TRY(agent_credential_give(n->x.link.credential, public, box));
         NEB_TRY(w->ops->send(w, box, sizeof box, r, TAG_HAND, &send));
     }
     return NEB_OK;
 }
 
-static enum neb_status take_key(struct nebula *n) {
+static enum neb_status take_credentials(struct nebula *n) {
     struct intra_comm *w = n->world;
-    uint8_t public_half[SEC_HAND_PUBLIC_BYTES], box[SEC_HAND_BOX_BYTES];
+    uint8_t public[AGENT_CREDENTIAL_PUBLIC], box[AGENT_CREDENTIAL_BOX] = {0};
     struct intra_comm_send send = {0};
-    struct sec_hand *hand = NULL;
-    struct sec_seal_key *k = NULL;
-    agent_harden_keys(true);
-    NEB_TRY(sec_hand_begin(&hand, public_half));
-    enum neb_status st = w->ops->send(w, public_half, sizeof public_half, 0, TAG_HAND, &send);
+    struct agent_credential_asker *asker = NULL;
+    NEB_TRY(agent_credential_ask(&asker, public));
+    enum neb_status st = w->ops->send(w, public, sizeof public, 0, TAG_HAND, &send);
     if (st == NEB_OK)
         st = w->ops->recv(w, box, sizeof box, 0, TAG_HAND);
-    if (st == NEB_OK)
-        st = sec_hand_take(hand, box, &k);
-    if (st == NEB_OK)
-        st = sec_vault_create_take(&k, NULL, &n->x.vault);
-    sec_hand_destroy(&hand);
-    return st;
+    enum neb_status taken = agent_credential_given(&asker, box, &n->x.link.credential);
+    NEB_TRY(st);
+    NEB_TRY(taken);
+    return agent_credential_vault(n->x.link.credential, true, &n->x.vault);
 }
 
 static enum neb_status take_job(struct nebula *n, const struct hello *h, const char *text) {
@@ -138,13 +137,18 @@ static enum neb_status take_job(struct nebula *n, const struct hello *h, const c
     json_decref(spec);
     n->x.cluster = h->cluster;
     n->x.had_checkpoint = h->had_checkpoint;
+    n->x.link.session = h->session;
     memcpy(n->x.dir, h->dir, sizeof n->x.dir);
+    memcpy(n->socket, h->socket, sizeof n->socket);
+    memcpy(n->job, h->job, sizeof n->job);
     return st;
 }
 
 static enum neb_status share_job(struct nebula *n) {
     struct intra_comm *w = n->world;
-    struct hello h = {n->x.cluster, n->x.vault != NULL, n->x.had_checkpoint, 0, ""};
+    struct hello h = {.cluster = n->x.cluster,
+                      .had_checkpoint = n->x.had_checkpoint,
+                      .session = n->x.link.session};
     char *text = NULL;
     json_t *spec = n->rank == 0 ? agent_job_to_json(&n->x.job) : NULL;
     if (n->rank == 0)
@@ -154,15 +158,16 @@ static enum neb_status share_job(struct nebula *n) {
         n->rank || text ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory while attaching");
     h.text = text ? strlen(text) : 0;
     memcpy(h.dir, n->x.dir, sizeof h.dir);
-    NEB_TRY_GOTO(lib_agree(n, st), out);
+    memcpy(h.socket, n->socket, sizeof h.socket);
+    memcpy(h.job, n->job, sizeof h.job);
+    NEB_TRY_GOTO(intra_comm_agree(n->world, st), out);
     NEB_TRY_GOTO(w->ops->broadcast(w, &h, sizeof h, 0), out);
     if (n->rank && !(text = malloc(h.text)))
         st = neb_fail(NEB_ERR_NOMEM, "out of memory while attaching");
-    NEB_TRY_GOTO(lib_agree(n, st), out);
+    NEB_TRY_GOTO(intra_comm_agree(n->world, st), out);
     NEB_TRY_GOTO(w->ops->broadcast(w, text, h.text, 0), out);
-    NEB_TRY_GOTO(lib_agree(n, n->rank ? take_job(n, &h, text) : NEB_OK), out);
-    if (h.sealed)
-        st = lib_agree(n, n->rank ? take_key(n) : give_key(n));
+    NEB_TRY_GOTO(intra_comm_agree(n->world, n->rank ? take_job(n, &h, text) : NEB_OK), out);
+    st = intra_comm_agree(n->world, n->rank ? take_credentials(n) : give_credentials(n));
 out:
     free(text);
     return st;
@@ -189,7 +194,13 @@ static enum neb_status prepare(struct nebula *n, int threads) {
     struct agent_exchange *x = &n->x;
     x->federated = x->job.sync.scheme == AGENT_SCHEME_FEDERATED && x->job.n_clusters > 1;
     NEB_TRY(kern_pool_create(threads ? threads : x->job.clusters[x->cluster].threads, &n->pool));
-    NEB_TRY(lib_copy_create(&n->copy));
+    const struct agent_carrier_config c = {.socket_path = n->socket,
+                                           .job = n->job,
+                                           .credential = x->link.credential,
+                                           .session = x->link.session,
+                                           .rank = n->rank};
+    if (n->rank && x->federated)
+        NEB_TRY(agent_carrier_create(&c, &n->carrier));
     return make_model(n);
 }
 
@@ -204,20 +215,22 @@ static int attach(struct nebula *n, const struct nebula_attach_options *o) {
         return s;
     if (n->ranks > 1)
         LIB_TRY(share_job(n));
-    LIB_TRY(lib_agree(n, prepare(n, o->threads)));
+    LIB_TRY(intra_comm_agree(n->world, prepare(n, o->threads)));
     return NEBULA_OK;
 }
 
 void lib_destroy(struct nebula *n) {
     intra_part_saver_destroy(&n->saver);
+    lib_device_enter(n);
     exchange_destroy(&n->x);
     agent_shards_destroy(&n->shards);
+    agent_carrier_destroy(&n->carrier);
     exchange_leave(&n->x);
+    lib_device_destroy(n);
     lib_trainer_destroy(n);
     lib_tensors_destroy(n);
     intra_model_destroy(&n->model);
     kern_pool_destroy(&n->pool);
-    lib_copy_destroy(&n->copy);
     if (n->world)
         n->world->ops->destroy(n->world);
     free(n);

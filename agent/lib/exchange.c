@@ -19,6 +19,7 @@ static enum neb_status on_return(struct nebula *n) {
     if (!x->federated || !x->shards)
         return NEB_OK;
     NEB_TRY(exchange_send_shape(x));
+    NEB_TRY(agent_shards_renew(x->shards));
     for (int32_t f = 0; f < exchange_fragments(x); f++)
         NEB_TRY(x->frags[f].in_flight && !x->frags[f].arrived ? exchange_resubmit(x, f)
                                                               : exchange_request_commit(x, f));

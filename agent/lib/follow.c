@@ -17,27 +17,6 @@ enum neb_status lib_call(struct nebula *n, enum lib_call call) {
     return n->ranks > 1 ? n->world->ops->broadcast(n->world, &c, sizeof c, 0) : NEB_OK;
 }
 
-struct failure {
-    int32_t status, rank;
-    char why[1000];
-};
-
-enum neb_status lib_agree(struct nebula *n, enum neb_status st) {
-    struct intra_comm *w = n->world;
-    uint64_t first = st != NEB_OK ? (uint64_t)(n->ranks - n->rank) : 0;
-    struct failure f = {.status = (int32_t)st, .rank = n->rank};
-    if (n->ranks == 1)
-        return st;
-    NEB_TRY(w->ops->all_reduce(w, &first, 1, INTRA_COMM_U64, INTRA_COMM_MAX));
-    if (!first)
-        return NEB_OK;
-    neb_last_error(f.why, sizeof f.why);
-    int from = n->ranks - (int)first;
-    NEB_TRY(w->ops->broadcast(w, &f, sizeof f, from));
-    // a rank with a failure of its own has logged it
-    return st != NEB_OK ? st : neb_fail((enum neb_status)f.status, "rank %d: %s", from, f.why);
-}
-
 // ---- waits and hooks ----------------------------------------------------------------------------
 
 static enum neb_status own_wait(const struct nebula *n) {
@@ -53,7 +32,7 @@ enum neb_status lib_idle(struct nebula *n) {
         return st;
     n->pinged = now;
     NEB_TRY(lib_call(n, LIB_IDLE));
-    return lib_agree(n, st);
+    return intra_comm_agree(n->world, st);
 }
 
 static enum neb_status own_hook(const struct nebula *n, int64_t step) {
@@ -67,7 +46,7 @@ static enum neb_status all_hooks(struct nebula *n) {
     int64_t step = n->x.step;
     if (n->ranks > 1)
         NEB_TRY(n->world->ops->broadcast(n->world, &step, sizeof step, 0));
-    return lib_agree(n, own_hook(n, step));
+    return intra_comm_agree(n->world, own_hook(n, step));
 }
 
 enum neb_status lib_hook(struct nebula *n) {
@@ -87,7 +66,7 @@ struct end {
 
 static enum neb_status serve_one(struct nebula *n, int32_t call) {
     switch (call) {
-    case LIB_IDLE: return lib_agree(n, own_wait(n));
+    case LIB_IDLE: return intra_comm_agree(n->world, own_wait(n));
     case LIB_COUNTS: return lib_sum_counts(n, NULL);
     case LIB_SAVE: return lib_save_all(n, NULL);
     case LIB_RESTORE: return lib_restore_all(n, NULL);
@@ -134,6 +113,7 @@ int lib_enter(struct nebula *n, const char *call) {
     struct intra_comm *w = n->world;
     uint64_t code = code_of(call), both[2] = {code, ~code};
     char others[64] = "";
+    lib_device_enter(n);
     if (n->ranks == 1)
         return NEBULA_OK;
     LIB_TRY(w->ops->all_reduce(w, both, 2, INTRA_COMM_U64, INTRA_COMM_MAX));
@@ -149,10 +129,10 @@ int lib_enter(struct nebula *n, const char *call) {
                                         call, n->rank, others)
                              : NEB_OK;
     n->failed = true;
-    return lib_pass(lib_agree(n, st));
+    return lib_pass(intra_comm_agree(n->world, st));
 }
 
-int lib_leave(struct nebula *n, int s) {
+static int leave(struct nebula *n, int s) {
     struct end e = {s, n->state, n->x.step, ""};
     if (n->ranks == 1)
         return s;
@@ -164,5 +144,11 @@ int lib_leave(struct nebula *n, int s) {
         LIB_TRY(n->world->ops->broadcast(n->world, &e, sizeof e, 0));
     else if (!s)
         return lib_pass(NEB_ERR_IO);
+    return s;
+}
+
+int lib_leave(struct nebula *n, int s) {
+    s = leave(n, s);
+    lib_device_leave(n);
     return s;
 }

@@ -133,6 +133,15 @@ enum neb_status lib_rest_load(struct nebula *n) {
     return st;
 }
 
+// Brings the state from the device to the host's copies.
+static enum neb_status bring_here(struct nebula *n) {
+    if (!n->x.federated)
+        return NEB_OK;
+    for (int32_t i = 0; i < n->x.trainer.n_units; i++)
+        NEB_TRY(lib_device_shadow_here(n, i));
+    return inter_outer_pull(agent_shards_outer(n->rank ? n->shards : n->x.shards));
+}
+
 // ---- the calls ----------------------------------------------------------------------------------
 
 int nebula_state_count(struct nebula *n, int32_t *out) {
@@ -152,7 +161,8 @@ int nebula_state_count(struct nebula *n, int32_t *out) {
         n->failed = true;
         return lib_pass(st);
     }
-    if (n->rank == 0)
+    st = first ? NEB_OK : intra_comm_agree(n->world, bring_here(n));
+    if (n->rank == 0 && st == NEB_OK)
         st = first ? lib_create(n) : n->begun ? write_rest(n) : NEB_OK;
     s = lib_leave(n, lib_pass(st));
     n->failed = s != NEBULA_OK;

@@ -197,6 +197,13 @@ static enum neb_status step(struct nebula *n, const struct nebula_step_stats *s)
 
 int64_t nebula_step_count(const struct nebula *n) { return n ? n->x.step : 0; }
 
+int nebula_set_stream(struct nebula *n, void *stream) {
+    int s = lib_usable(n, "nebula_set_stream");
+    if (!s && n->device)
+        n->device->stream = stream;
+    return s;
+}
+
 int nebula_step_with(struct nebula *n, const struct nebula_step_stats *stats, int *state) {
     LIB_POINT;
     struct nebula_step_stats known = NEBULA_STEP_STATS_INIT;

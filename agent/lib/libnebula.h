@@ -18,18 +18,21 @@
 //
 // Ranks: every rank of the loop attaches, and makes the same calls in the same order. Only
 // nebula_declare, nebula_register, nebula_tensor_at, nebula_count, nebula_step_count and
-// nebula_state_get and _set are local. Rank 0 talks to the agent; the others serve it inside the
-// same calls. A failure on one rank is an error of the call on all ranks.
+// nebula_state_get and _set are local. Rank 0 decides with the agent; the others serve it inside
+// the same calls. Each rank has its own connection with the agent for the units that it owns: over
+// the agent's socket, on another host over TCP (nebula agent --workers). Rank 0 runs on the agent's
+// host. A failure on one rank is an error of the call on all ranks.
 //
 // Threads: one thread at a time may use a handle; hooks run on it. Processes: one handle per
 // process; only the process that attached may use it (a fork may not).
 //
 // Memory: the elements that are exchanged are divided over the ranks, in units of at most 4 MiB. A
-// rank takes 4 floats for each element of its share (θ, v, u, θ at the send), one for each element
-// of its share of a fragment, one more for each of its bfloat16 and float16 elements, some units of
-// scratch, and the encoded updates. A rank that has only a part of a tensor never holds the whole
-// tensor. Without a checkpoint hook a copy of a checkpoint doubles this, so that it is written
-// while training continues (checkpoint.copy).
+// rank takes 4 floats for each element of its share (θ, v, u, θ at the send), one more for each of
+// its bfloat16 and float16 elements, some units of scratch (or a 64th of its share), and its parts
+// of encoded updates: its own, and those of all clusters while it merges (nebula plan prints all of
+// this). A rank that has only a part of a tensor never holds the whole tensor. Without a checkpoint
+// hook a copy of a checkpoint doubles this, so that it is written while training continues
+// (checkpoint.copy).
 //
 // Footguns, besides those that the calls describe:
 //   start      nebula_begin replaces your parameters. A job with `model: attached` starts from
@@ -41,7 +44,10 @@
 //              keeps fp32 values, so that small changes of merges add up and are not lost.
 //   optimiser  A merge does not change its state, and no checkpoint holds it: save it in the
 //              checkpoint hook, and load it for the step that nebula_begin gives.
-//   CUDA       Memory of any allocator works. Pinned host memory is NEBULA_HOST.
+//   CUDA       Memory of any allocator works, on one device a rank; pinned host memory is
+//              NEBULA_HOST. The exchange computes on the device if all tensors of all ranks are on
+//              devices and its state fits there (the cluster's outer_state). A stream other than
+//              the default one is named by nebula_set_stream.
 //   frozen     Frozen tensors (trained 0) are neither sent nor set, unless a group of the job names
 //              them by a pattern other than "*". With `model: attached` nebula_begin compares their
 //              values between clusters, as far as their parts are registered. They may differ in a
@@ -202,13 +208,21 @@ struct nebula_piece {
 // be registered.
 // ERRORS  NEBULA_ERR_INVALID: no such tensor; the piece lies outside of it, or overlaps another one
 //         of this rank; data is NULL; another dtype than declared; unknown place; NEBULA_CUDA, but
-//         data is not the memory of a device. NEBULA_ERR_STATE: after nebula_begin. NEBULA_ERR_IO:
-//         NEBULA_CUDA, but there is no CUDA driver, or it does not open the device.
+//         data is not the memory of a device, or is on another device than this rank's other
+//         tensors. NEBULA_ERR_STATE: after nebula_begin. NEBULA_ERR_IO: NEBULA_CUDA, but this build
+//         has no kernels for CUDA, there is no driver, or the device cannot be opened.
 //         NEBULA_ERR_MEMORY.
 // EXAMPLE struct nebula_piece p = {.size = sizeof p, .name = "wte.weight", .extent = {50257, 768},
 //                                  .data = weights};
 //         nebula_register(n, &p);
 NEBULA_EXPORT int nebula_register(struct nebula *n, const struct nebula_piece *p);
+
+// The stream (cudaStream_t) on which this rank's loop changes and uses its CUDA tensors; NULL: the
+// default stream, which is also what counts without this call. The library works on a stream of its
+// own: it reads what the loop's stream has written before a call, and the loop's stream waits for
+// what a call writes. The host waits for neither. Local; it holds until the next call.
+// EXAMPLE nebula_set_stream(n, stream);
+NEBULA_EXPORT int nebula_set_stream(struct nebula *n, void *stream);
 
 // Compares the tensors of all ranks and of all clusters, and writes the initial parameters into the
 // registered memory: those of the job at step 0, or those of the newest checkpoint. nebula_info has

@@ -28,6 +28,7 @@ struct side { // of a walk over the boxes of one unit
     float *unit;   // where its first element is; NULL: packed
     int64_t first; // of the unit
     float *packed; // the next element of a message
+    float *image;  // the unit on the host, for pieces on a device
     bool write;
 };
 
@@ -53,14 +54,28 @@ static void check(struct side *s, const struct lib_copy_block *b, int64_t at, in
     }
 }
 
+// A piece on a device is read to the unit's image before the walk, and written from there after it.
+static void move_image(struct side *s, const struct lib_copy_block *b, int64_t at, int64_t pitch,
+                       float *host) {
+    for (size_t r = 0; r < b->runs; r++, host += b->host_pitch) {
+        float *image = s->image + (at - s->first) + (int64_t)r * pitch;
+        if (image != host)
+            memcpy(s->write ? image : host, s->write ? host : image, b->len * sizeof *host);
+    }
+}
+
 static enum neb_status move(struct side *s, const struct lib_copy_block *b, int64_t at,
                             int64_t pitch, size_t there, float *host) {
     char *p = (char *)s->piece->data +
               there * (s->t->dtype == NEBULA_F32 ? sizeof(float) : sizeof(uint16_t));
-    if (s->write)
-        return lib_copy_write(s->n->copy, b, p, host);
-    NEB_TRY(lib_copy_read(s->n->copy, b, host, p));
-    check(s, b, at, pitch, host);
+    if (s->piece->place == NEBULA_CUDA)
+        move_image(s, b, at, pitch, host);
+    else if (s->write)
+        lib_copy_write(b, p, host);
+    else
+        lib_copy_read(b, host, p);
+    if (!s->write)
+        check(s, b, at, pitch, host);
     return NEB_OK;
 }
 
@@ -80,8 +95,7 @@ static enum neb_status move_sparse(struct side *s, int64_t at, int64_t len, floa
         const struct lib_copy_block b = {.len = (size_t)n,
                                          .runs = 1,
                                          .step = t->dims ? (size_t)p->stride[last] : 1,
-                                         .dtype = t->dtype,
-                                         .place = p->place};
+                                         .dtype = t->dtype};
         NEB_TRY(move(s, &b, at, 0, (size_t)there, host));
         at += n, len -= n, host += n;
     }
@@ -96,9 +110,10 @@ static enum neb_status move_block(void *user, const struct pieces_block *block) 
     float *host = s->unit ? s->unit + (block->at - s->first) : s->packed;
     int64_t host_pitch = s->unit ? block->pitch : block->len;
     s->packed += s->unit ? 0 : block->len * block->runs;
-    for (int64_t r = 0; r < block->runs && !p->dense; r++)
+    bool dense = p->dense || p->place == NEBULA_CUDA; // the image has no gaps
+    for (int64_t r = 0; r < block->runs && !dense; r++)
         NEB_TRY(move_sparse(s, block->at + r * block->pitch, block->len, host + r * host_pitch));
-    if (!p->dense)
+    if (!dense)
         return NEB_OK;
     coordinates(t, block->at, c);
     for (int32_t k = t->dims - 1; k >= 0; k--) { // to the next run: one dimension advances by one
@@ -111,8 +126,7 @@ static enum neb_status move_block(void *user, const struct pieces_block *block) 
                                      .step = 1,
                                      .pitch = (size_t)pitch,
                                      .host_pitch = (size_t)host_pitch,
-                                     .dtype = t->dtype,
-                                     .place = p->place};
+                                     .dtype = t->dtype};
     return move(s, &b, block->at, block->pitch, (size_t)there, host);
 }
 
@@ -191,12 +205,18 @@ static enum neb_status pass(struct nebula *n, const struct agent_move *moves, in
         int64_t begin = n->first[moves[i].unit], end = end_of(n, moves[i].unit);
         if (!b)
             continue;
+        bool there = !owns && lib_device_has(t);
         struct side s = {.n = n, .t = t, .first = begin, .packed = at, .write = write};
+        s.image = there ? n->device->image : NULL;
         struct pack p = {moves[i].at, at, begin, !write};
         for (size_t k = 0; k < b->len && owns && st == NEB_OK; k++)
             st = pieces_walk(t->dims, t->shape, &b->p[k], begin, end, pack_block, &p);
-        if (!owns)
+        if (there && !write && st == NEB_OK)
+            st = lib_device_read(n, moves[i].unit, s.image);
+        if (!owns && st == NEB_OK)
             st = move_boxes(&s, b, end);
+        if (there && write && st == NEB_OK)
+            st = lib_device_write(n, moves[i].unit, s.image);
         at += pieces_count_all(t->dims, t->shape, b, begin, end);
     }
     if (!sends)
@@ -264,9 +284,10 @@ static enum neb_status between_ranks(struct nebula *n, const struct agent_move *
 static enum neb_status add_shadow(struct nebula *n, const struct agent_move *m) {
     size_t size = agent_unit_size(&n->units[m->unit]);
     int dtype = n->of[m->unit]->dtype;
-    float *s = n->shadow[m->unit];
     if (dtype == NEBULA_F32 || n->raw)
         return NEB_OK;
+    NEB_TRY(lib_device_shadow_here(n, m->unit));
+    float *s = n->shadow[m->unit];
     if (!s) {
         if (!(s = n->shadow[m->unit] = malloc(size * sizeof *s)))
             return neb_fail(NEB_ERR_NOMEM, "out of memory for %zu values behind 16-bit tensors",
@@ -286,7 +307,12 @@ static enum neb_status add_shadow(struct nebula *n, const struct agent_move *m) 
 static enum neb_status own(struct nebula *n, const struct agent_move *m, bool write) {
     struct lib_tensor *t = n->of[m->unit];
     struct side s = {.n = n, .t = t, .unit = m->at, .first = n->first[m->unit], .write = write};
-    return move_boxes(&s, &t->held[n->rank], end_of(n, m->unit));
+    bool there = lib_device_has(t);
+    s.image = m->at;
+    if (there && !write)
+        NEB_TRY(lib_device_read(n, m->unit, m->at));
+    NEB_TRY(move_boxes(&s, &t->held[n->rank], end_of(n, m->unit)));
+    return there && write ? lib_device_write(n, m->unit, m->at) : NEB_OK;
 }
 
 static enum neb_status know_owners(struct nebula *n, const struct agent_move *moves,
@@ -321,7 +347,7 @@ enum neb_status lib_read(struct nebula *n, const struct agent_move *moves, int32
     enum neb_status st = know_owners(n, moves, count);
     n->bad = NULL;
     n->reads++;
-    NEB_TRY(lib_agree(n, st));
+    NEB_TRY(intra_comm_agree(n->world, st));
     for (int32_t i = 0; i < count && st == NEB_OK; i++)
         if (moves[i].rank == n->rank)
             st = own(n, &moves[i], false);
@@ -334,23 +360,25 @@ enum neb_status lib_read(struct nebula *n, const struct agent_move *moves, int32
             st = add_shadow(n, &moves[i]);
     // before the first step a checkpoint may replace all values
     bool replaced = n->initial && n->x.had_checkpoint;
-    return lib_agree(n, st == NEB_OK && !replaced ? all_finite(n) : st);
+    return intra_comm_agree(n->world, st == NEB_OK && !replaced ? all_finite(n) : st);
 }
 
 enum neb_status lib_write(struct nebula *n, const struct agent_move *moves, int32_t count) {
     enum neb_status st = NEB_OK;
     for (int32_t i = 0; i < count && st == NEB_OK; i++) {
+        if (moves[i].rank == n->rank && !n->raw)
+            st = lib_device_shadow_here(n, moves[i].unit);
         float *s = moves[i].rank == n->rank ? n->shadow[moves[i].unit] : NULL;
-        if (s && !n->raw)
+        if (s && !n->raw && st == NEB_OK)
             memcpy(s, moves[i].at, agent_unit_size(&n->units[moves[i].unit]) * sizeof *s);
-        if (moves[i].rank == n->rank)
+        if (moves[i].rank == n->rank && st == NEB_OK)
             st = own(n, &moves[i], true);
     }
     if (n->ranks > 1) {
         enum neb_status now = between_ranks(n, moves, count, true);
         st = st == NEB_OK ? now : st;
     }
-    return lib_agree(n, st);
+    return intra_comm_agree(n->world, st);
 }
 
 uint64_t lib_held(void *user, int32_t unit, int rank) {
@@ -396,9 +424,12 @@ static enum neb_status add_block(void *user, const struct pieces_block *b) {
     return NEB_OK;
 }
 
-static enum neb_status add_own(struct frozen *f, int64_t most) {
+static enum neb_status add_own(struct frozen *f) {
     struct nebula *n = f->side.n;
     const struct lib_tensor *t = f->side.t;
+    bool there = n->device && lib_device_has(t);
+    bool small = there && n->buffer_floats < EXCHANGE_UNIT_MAX;
+    int64_t most = small ? (int64_t)n->buffer_floats : EXCHANGE_UNIT_MAX;
     struct pieces_boxes own = {0};
     enum neb_status st = NEB_OK;
     for (size_t i = 0; i < t->held[n->rank].len && st == NEB_OK; i++)
@@ -409,7 +440,10 @@ static enum neb_status add_own(struct frozen *f, int64_t most) {
     for (int64_t at = 0; at < t->size && st == NEB_OK && own.len; at += most) {
         int64_t end = t->size - at < most ? t->size : at + most;
         f->side.first = at;
-        st = move_boxes(&f->side, &own, end);
+        f->side.image = there ? n->device->image : NULL;
+        st = there ? lib_device_look(n, t, at, (uint64_t)(end - at)) : NEB_OK;
+        if (st == NEB_OK)
+            st = move_boxes(&f->side, &own, end);
         for (size_t i = 0; i < own.len && st == NEB_OK; i++)
             st = pieces_walk(t->dims, t->shape, &own.p[i], at, end, add_block, f);
     }
@@ -418,20 +452,19 @@ static enum neb_status add_own(struct frozen *f, int64_t most) {
 }
 
 enum neb_status lib_digest_frozen(struct nebula *n) {
-    const int64_t most = EXCHANGE_UNIT_MAX;
     struct lib_tensor **all = n->tensors + n->n_tensors;
     uint64_t *sums = calloc((size_t)n->n_frozen + 1, 3 * sizeof *sums);
-    struct frozen f = {.side = {.n = n, .unit = malloc((size_t)most * sizeof(float))}};
+    struct frozen f = {.side = {.n = n, .unit = malloc(EXCHANGE_UNIT_MAX * sizeof(float))}};
     enum neb_status st =
         sums && f.side.unit ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory for digests");
     int32_t whole = 0;
     for (int32_t i = 0; i < n->n_frozen && st == NEB_OK; i++) {
         f.side.t = all[i];
         memset(f.sum, 0, sizeof f.sum);
-        st = add_own(&f, most);
+        st = add_own(&f);
         memcpy(&sums[3 * i], f.sum, sizeof f.sum);
     }
-    st = lib_agree(n, st);
+    st = intra_comm_agree(n->world, st);
     if (st == NEB_OK && n->ranks > 1 && n->n_frozen)
         st = n->world->ops->all_reduce(n->world, sums, 3 * (size_t)n->n_frozen, INTRA_COMM_U64,
                                        INTRA_COMM_SUM);

@@ -1,18 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/lib/pieces.h"
+#include "agent/base/array.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum neb_status pieces_add(struct pieces_boxes *b, const struct pieces_box *box) {
-    if (b->len == b->cap) {
-        size_t cap = b->cap ? 2 * b->cap : 1;
-        struct pieces_box *more = realloc(b->p, cap * sizeof *more);
-        if (!more)
-            return neb_fail(NEB_ERR_NOMEM, "out of memory for %zu parts of a tensor", cap);
-        b->p = more;
-        b->cap = cap;
-    }
+    struct pieces_box *more = neb_array_more(b->p, b->len, &b->cap, 1, sizeof *more);
+    if (!more)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for %zu parts of a tensor", b->len + 1);
+    b->p = more;
     b->p[b->len++] = *box;
     return NEB_OK;
 }

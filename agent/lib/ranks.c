@@ -4,7 +4,6 @@
 #include "agent/lib/ranks.h"
 #include "agent/base/bytes.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -81,24 +80,6 @@ static enum neb_status take(struct intra_comm *c, void *x, size_t bytes, int fro
 
 // ---- collectives --------------------------------------------------------------------------------
 
-#define FOLD(name, type)                                                                           \
-    static void fold_##name(type *restrict x, const type *restrict y, size_t n, bool max) {        \
-        for (size_t i = 0; i < n; i++)                                                             \
-            x[i] = !max ? x[i] + y[i] : x[i] < y[i] ? y[i] : x[i];                                 \
-    }
-FOLD(f32, float)
-FOLD(f64, double)
-FOLD(u64, uint64_t)
-
-static void fold(void *x, const void *y, size_t n, enum intra_comm_type t, enum intra_comm_op op) {
-    bool max = op == INTRA_COMM_MAX;
-    switch (t) {
-    case INTRA_COMM_F32: fold_f32(x, y, n, max); return;
-    case INTRA_COMM_F64: fold_f64(x, y, n, max); return;
-    case INTRA_COMM_U64: fold_u64(x, y, n, max); return;
-    }
-}
-
 // Positions count from the root; the parent of a position lacks its lowest bit.
 static int position(const struct intra_comm *c, int root) {
     return (c->rank - root + c->size) % c->size;
@@ -115,7 +96,7 @@ static enum neb_status reduce_piece(struct intra_comm *c, void *x, size_t n, enu
         if (me + bit >= c->size)
             continue;
         NEB_TRY(take(c, ranks_of(c)->piece, bytes, rank_at(c, root, me + bit), TAG_REDUCE));
-        fold(x, ranks_of(c)->piece, n, t, op);
+        intra_comm_fold(x, ranks_of(c)->piece, n, t, op);
     }
     return NEB_OK;
 }
@@ -191,11 +172,6 @@ static enum neb_status recv(struct intra_comm *c, void *x, size_t bytes, int fro
 static void abort_all(struct intra_comm *c) { ranks_of(c)->lost = true; }
 static bool is_lost(struct intra_comm *c) { return ranks_of(c)->lost; }
 
-static void destroy(struct intra_comm *c) {
-    free(c->ctx);
-    free(c);
-}
-
 static const struct intra_comm_ops ranks_ops = {
     .name = "loop",
     .all_reduce = all_reduce,
@@ -209,19 +185,11 @@ static const struct intra_comm_ops ranks_ops = {
     .barrier = barrier,
     .abort = abort_all,
     .lost = is_lost,
-    .destroy = destroy,
+    .destroy = intra_comm_free,
 };
 
 enum neb_status lib_ranks_create(const struct nebula_ranks *hooks, struct intra_comm **out) {
-    struct intra_comm *c = calloc(1, sizeof *c);
-    struct ranks *r = calloc(1, sizeof *r);
-    if (!c || !r) {
-        free(c);
-        free(r);
-        return neb_fail(NEB_ERR_NOMEM, "out of memory while attaching");
-    }
-    r->hooks = *hooks;
-    *c = (struct intra_comm){&ranks_ops, r, hooks->rank, hooks->ranks};
-    *out = c;
+    NEB_TRY(intra_comm_make(&ranks_ops, sizeof(struct ranks), hooks->rank, hooks->ranks, out));
+    ranks_of(*out)->hooks = *hooks;
     return NEB_OK;
 }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # libnebula, the library for training loops of users: the exchange of a worker, and what it needs
-# of each layer, compiled position-independent. It exports only nebula_*. It reaches CUDA through
-# the driver that the loop has loaded. The linker keeps only code that the exported calls reach.
+# of each layer, compiled position-independent. It exports only nebula_*. It loads the kernels
+# for tensors on a GPU at run time (kernels/device.c). The linker keeps only code that the exported calls reach.
 file(GLOB libnebula_sources CONFIGURE_DEPENDS
   agent/base/*.c
   agent/exchange/*.c
@@ -30,12 +30,15 @@ list(APPEND libnebula_sources
   intra/model/attn_mlp.c
   intra/model/mesh.c
   intra/model/model.c
+  intra/model/optim.c
   intra/model/rope.c
-  intra/ranks/comm_agree.c
+  intra/ranks/comm.c
   intra/train/shards.c
   intra/train/trainer.c
   intra/train/trainer_ckpt.c
+  intra/train/trainer_parts.c
   kernels/blocks.c
+  kernels/device.c
   kernels/device_stage.c
   kernels/exact.c
   kernels/host.c

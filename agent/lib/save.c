@@ -6,24 +6,17 @@
 #include "agent/base/log.h"
 #include "agent/lib/state.h"
 #include "intra/ckpt/checkpoint_array.h"
-#include "intra/ckpt/checkpoint_saver.h"
+#include "intra/train/trainer_parts.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { TAG_SAVE = 32023 };
 
-struct plan { // rank 0's, on all ranks
-    bool split, counts, sealed, aside;
-    uint64_t token;
-    char path[NEB_PATH_MAX];
-};
-
 struct saving {
     struct nebula *n;
-    struct plan plan;
+    struct intra_split split;
     uint64_t *able;                // (ranks) sees the folder
     int32_t *writer;               // (ranks) the rank that writes what a rank owns
     struct intra_part part;        // this rank's; number 0: none
@@ -38,35 +31,6 @@ static struct agent_shards *shards_of(const struct nebula *n) {
 
 // ---- who writes ---------------------------------------------------------------------------------
 
-static enum neb_status make_plan(struct saving *s, const struct intra_ckpt_writer *w) {
-    struct nebula *n = s->n;
-    const char *path = w ? intra_ckpt_split_path(w) : NULL;
-    enum neb_status st = NEB_OK;
-    s->plan.split = path != NULL;
-    s->plan.counts = path && !path[0];
-    s->plan.sealed = w && intra_ckpt_seals(w);
-    s->plan.aside = w && intra_ckpt_is_sink(w);
-    snprintf(s->plan.path, sizeof s->plan.path, "%s", path ? path : "");
-    if (n->rank == 0 && getentropy(&s->plan.token, sizeof s->plan.token) != 0)
-        st = neb_fail_errno("cannot read random numbers from the system");
-    NEB_TRY(lib_agree(n, st));
-    return n->world->ops->broadcast(n->world, &s->plan, sizeof s->plan, 0);
-}
-
-// Rank 0 leaves an empty file with a random name in the folder, and the others look for it.
-static enum neb_status find_able(struct saving *s) {
-    struct nebula *n = s->n;
-    char mark[NEB_PATH_MAX];
-    enum neb_status st = intra_part_path(s->plan.path, s->plan.token, 0, mark, sizeof mark);
-    if (st == NEB_OK && n->rank == 0)
-        st = neb_fs_write(mark, "", 0, 0600);
-    NEB_TRY(lib_agree(n, st));
-    s->able[n->rank] = neb_fs_exists(mark) && (!s->plan.sealed || n->x.vault || !n->rank);
-    NEB_TRY(n->world->ops->all_reduce(n->world, s->able, (size_t)n->ranks, INTRA_COMM_U64,
-                                      INTRA_COMM_SUM));
-    return lib_agree(n, n->rank == 0 ? neb_fs_remove(mark) : NEB_OK);
-}
-
 // What this rank writes of the units of all ranks, with the alignment of sections.
 static uint64_t part_bytes(const struct saving *s) {
     const struct nebula *n = s->n;
@@ -80,7 +44,6 @@ static uint64_t part_bytes(const struct saving *s) {
 
 static enum neb_status begin_part(struct saving *s, struct intra_ckpt_writer *w) {
     struct nebula *n = s->n;
-    s->part.token = s->plan.token;
     for (int r = 0; r < n->ranks; r++) {
         bool owns = false;
         s->writer[r] = s->able[r] ? r : 0;
@@ -91,14 +54,14 @@ static enum neb_status begin_part(struct saving *s, struct intra_ckpt_writer *w)
             s->part.number = s->part.n;
     }
     s->out = s->part.number ? NULL : w;
-    const struct neb_vault *vault = s->plan.sealed ? exchange_vault(&n->x) : NULL;
-    if (s->part.number && s->plan.aside && !n->saver)
+    const struct neb_vault *vault = s->split.sealed ? exchange_vault(&n->x) : NULL;
+    if (s->part.number && s->split.aside && !n->saver)
         NEB_TRY(intra_part_saver_create(&n->saver));
-    if (s->part.number && s->plan.aside)
-        NEB_TRY(intra_part_saver_begin(n->saver, vault, n->pool, part_bytes(s), s->plan.path,
+    if (s->part.number && s->split.aside)
+        NEB_TRY(intra_part_saver_begin(n->saver, vault, n->pool, part_bytes(s), s->split.path,
                                        &s->part, &s->out));
     s->aside = s->part.number && s->out;
-    return s->part.number && !s->out ? intra_part_create(vault, s->plan.path, &s->part, &s->out)
+    return s->part.number && !s->out ? intra_part_create(vault, s->split.path, &s->part, &s->out)
                                      : NEB_OK;
 }
 
@@ -137,6 +100,8 @@ static enum neb_status put_units(struct saving *s) {
         st = lib_read(n, &m, 1);
         if (st == NEB_OK)
             st = pass(s, m.rank, "attached.params", i, size, m.at);
+        if (st == NEB_OK)
+            st = lib_device_shadow_here(n, i);
         if (st == NEB_OK && n->of[i]->dtype != NEBULA_F32)
             st = pass(s, m.rank, "attached.shadow", narrow++, size,
                       n->shadow[i] ? n->shadow[i] : m.at);
@@ -167,12 +132,13 @@ static enum neb_status add_size(const struct saving *s, struct intra_ckpt_writer
 
 static enum neb_status save_parts(struct saving *s, struct intra_ckpt_writer *w) {
     struct nebula *n = s->n;
-    NEB_TRY(make_plan(s, w));
+    NEB_TRY(intra_split_ask(n->world, w, &s->split));
     NEB_TRY(put_counts(s, w));
-    if (s->plan.counts)
-        return lib_agree(n, add_size(s, w));
-    NEB_TRY(find_able(s));
-    NEB_TRY(lib_agree(n, begin_part(s, w)));
+    if (s->split.wanted && !s->split.path[0])
+        return intra_comm_agree(n->world, add_size(s, w));
+    NEB_TRY(intra_parts_find_able(n->world, s->split.path, s->split.sealed, n->x.vault != NULL,
+                                  &s->part.token, s->able));
+    NEB_TRY(intra_comm_agree(n->world, begin_part(s, w)));
     NEB_TRY(put_units(s));
     if (n->x.federated)
         NEB_TRY(agent_shards_part_put(shards_of(n), s->writer, s->out, &s->written));
@@ -181,9 +147,10 @@ static enum neb_status save_parts(struct saving *s, struct intra_ckpt_writer *w)
     const uint64_t note[2] = {s->part.token, s->part.n};
     if (n->rank == 0 && s->part.n && s->written == NEB_OK)
         s->written = intra_ckpt_add(w, INTRA_PARTS_SECTION, INTRA_U64, 2, 1, note);
-    NEB_TRY(lib_agree(n, s->written));
+    NEB_TRY(intra_comm_agree(n->world, s->written));
     // all ranks have their copies: they reach the disk while training goes on
-    return lib_agree(n, s->aside ? intra_part_saver_submit(n->saver, &s->out) : NEB_OK);
+    return intra_comm_agree(n->world,
+                            s->aside ? intra_part_saver_submit(n->saver, &s->out) : NEB_OK);
 }
 
 enum neb_status lib_save_all(struct nebula *n, struct intra_ckpt_writer *w) {
@@ -192,7 +159,7 @@ enum neb_status lib_save_all(struct nebula *n, struct intra_ckpt_writer *w) {
     s.writer = calloc((size_t)n->ranks, sizeof *s.writer);
     enum neb_status st =
         s.able && s.writer ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory for a save");
-    st = lib_agree(n, st);
+    st = intra_comm_agree(n->world, st);
     if (st == NEB_OK && n->ranks > 1)
         st = save_parts(&s, w);
     else if (st == NEB_OK) {
@@ -246,6 +213,7 @@ static enum neb_status bring(struct nebula *n, const struct intra_ckpt_array *fr
 static enum neb_status need_shadow(struct nebula *n, const struct agent_move *m, size_t size) {
     if (n->of[m->unit]->dtype == NEBULA_F32 || m->rank != n->rank)
         return NEB_OK;
+    NEB_TRY(lib_device_shadow_here(n, m->unit));
     if (!n->shadow[m->unit] && !(n->shadow[m->unit] = malloc(size * sizeof(float))))
         return neb_fail(NEB_ERR_NOMEM, "out of memory for %zu values behind 16-bit tensors", size);
     memcpy(n->shadow[m->unit], m->at, size * sizeof(float));
@@ -260,7 +228,7 @@ static enum neb_status bring_units(struct nebula *n, const struct source *s, boo
         size_t size = agent_unit_size(&n->units[i]);
         NEB_TRY(bring(n, s->params, at, m.rank, size, m.at, files));
         NEB_TRY(lib_write(n, &m, 1));
-        NEB_TRY(lib_agree(n, need_shadow(n, &m, size)));
+        NEB_TRY(intra_comm_agree(n->world, need_shadow(n, &m, size)));
         if (n->of[i]->dtype != NEBULA_F32) {
             if (shadowed)
                 NEB_TRY(bring(n, s->shadow, narrow, m.rank, size, n->shadow[i], files));
@@ -276,7 +244,7 @@ enum neb_status lib_restore_all(struct nebula *n, const struct intra_ckpt *c) {
     uint64_t shadowed = 0, V = n->x.trainer.n_counters / 2;
     enum neb_status files = c ? open_arrays(n, c, &s, &shadowed) : NEB_OK, st;
     n->reads++;
-    NEB_TRY_GOTO(lib_agree(n, files), out);
+    NEB_TRY_GOTO(intra_comm_agree(n->world, files), out);
     if (n->ranks > 1)
         NEB_TRY_GOTO(n->world->ops->broadcast(n->world, &shadowed, sizeof shadowed, 0), out);
     if (n->rank && V)
@@ -285,7 +253,7 @@ enum neb_status lib_restore_all(struct nebula *n, const struct intra_ckpt *c) {
     st = bring_units(n, &s, shadowed, &files);
     n->raw = false;
     if (st == NEB_OK)
-        st = lib_agree(n, files);
+        st = intra_comm_agree(n->world, files);
 out:
     intra_ckpt_array_close(&s.params);
     intra_ckpt_array_close(&s.shadow);

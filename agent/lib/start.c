@@ -93,13 +93,13 @@ static enum neb_status see(void *user, const struct pieces_block *b) {
     return NEB_OK;
 }
 
-static float *in_place(const struct nebula *n, int32_t unit) {
+float *lib_in_place(const struct nebula *n, int32_t unit, int place) {
     const struct lib_tensor *t = n->of[unit];
     int64_t begin = n->first[unit], size = (int64_t)agent_unit_size(&n->units[unit]);
     for (size_t k = 0; k < t->n_pieces && t->dtype == NEBULA_F32; k++) {
         const struct lib_piece *p = &t->pieces[k];
         struct place at = {0};
-        if (p->place != NEBULA_HOST || !p->dense ||
+        if (p->place != place || !p->dense ||
             pieces_walk(t->dims, t->shape, &p->box, begin, begin + size, see, &at) != NEB_OK ||
             at.blocks != 1 || at.b.len != size)
             continue;
@@ -127,7 +127,7 @@ static enum neb_status index_units(struct nebula *n, int32_t n_units) {
         n->of[i] = t;
         n->first[i] = u->row0 * t->cols + u->col0;
         n->owner[i] = n->fragment[i] = -1;
-        u->data = in_place(n, i);
+        u->data = lib_in_place(n, i, NEBULA_HOST);
         n->buffer_floats =
             agent_unit_size(u) > n->buffer_floats ? agent_unit_size(u) : n->buffer_floats;
     }
@@ -152,8 +152,11 @@ enum neb_status lib_trainer_create(struct nebula *n) {
                                .n_units = n_units,
                                .n_counters = n->model ? 2 * (size_t)n->model->c.vocab : 0,
                                .pool = n->pool,
-                               .world = n->world};
-    return lib_agree(n, st);
+                               .world = n->world,
+                               .carrier_ops = n->ranks > 1 ? &agent_carrier_ops : NULL,
+                               .carrier = n->carrier};
+    NEB_TRY(intra_comm_agree(n->world, st));
+    return intra_comm_agree(n->world, lib_device_prepare(n));
 }
 
 void lib_trainer_destroy(struct nebula *n) {
@@ -210,7 +213,7 @@ static enum neb_status load(const struct nebula *n, const struct intra_ckpt *c, 
 enum neb_status lib_draw(struct nebula *n, const struct agent_move *moves, int32_t count) {
     struct intra_ckpt *init = NULL;
     struct intra_comm *w = n->world;
-    enum neb_status st = lib_agree(n, open_init(n, &init)), files = NEB_OK;
+    enum neb_status st = intra_comm_agree(n->world, open_init(n, &init)), files = NEB_OK;
     for (int32_t i = 0; i < count && st == NEB_OK; i++) {
         const struct agent_move *m = &moves[i];
         size_t bytes = agent_unit_size(&n->units[m->unit]) * sizeof *m->at;
@@ -230,7 +233,7 @@ enum neb_status lib_draw(struct nebula *n, const struct agent_move *moves, int32
     }
     intra_ckpt_close(&init);
     NEB_TRY(st);
-    NEB_TRY(lib_agree(n, files));
+    NEB_TRY(intra_comm_agree(n->world, files));
     // every owner has values; the loop starts from them
     return lib_write(n, moves, count);
 }

@@ -7,12 +7,14 @@
 //     start.c       the exchange over the tensors, initial values
 //     exchange.c    what is due between two steps
 //     moves.c       units between the memory of the ranks and their owners
+//     device.c      the device that has a rank's tensors
 //     trainer.c     the trainer behind agent/exchange/trainer.h, on rank 0
 //     follow.c      calls of rank 0 to the other ranks, and what these do
 //     save.c        the trainer's part of checkpoints
 //     keep.c        the state of the exchange for checkpoints that the loop writes
 #ifndef AGENT_LIB_STATE_H
 #define AGENT_LIB_STATE_H
+#include "agent/exchange/carrier.h"
 #include "agent/exchange/exchange.h"
 #include "agent/lib/copy.h"
 #include "agent/lib/libnebula.h"
@@ -53,6 +55,17 @@ struct lib_tensor {
     const struct intra_tensor *model; // of a built-in model
 };
 
+struct lib_device {
+    struct kern *K;
+    void *stream;   // the loop's
+    float *unit;    // (largest unit) scratch there
+    float *image;   // the same on the host
+    float **shadow; // (n_units) there: fp32 behind 16-bit units; NULL: none, or on the host
+    bool inside;    // a call is made, and this is the thread's device
+    bool joined;    // this call's work waits for the loop's stream, but not yet the other way
+    int was;        // the thread's device before
+};
+
 struct nebula {
     struct agent_exchange x; // rank 0; the other ranks have job, cluster, dir, vault and trainer
     struct kern_pool *pool;
@@ -73,11 +86,14 @@ struct nebula {
     float **shadow;            // (n_units) fp32 behind 16-bit units that this rank owns
     float *buffer, *room;      // (largest unit) messages; a unit that has no other memory
     size_t buffer_floats;
-    struct agent_shards *shards;    // of a rank other than 0
-    struct intra_part_saver *saver; // likewise: of its parts of checkpoints
+    // of a rank other than 0; carrier: of its parts of updates, NULL: there are no rounds; saver: of
+    // its parts of checkpoints
+    struct agent_shards *shards;
+    struct agent_carrier *carrier;
+    struct intra_part_saver *saver;
     // (2, V) inputs and targets that nebula_count has seen on this rank, and on all of them
     uint64_t *counters, *sum;
-    struct lib_copy *copy;
+    struct lib_device *device; // NULL: no tensor is on one
     char socket[NEB_PATH_MAX], job[NEB_PATH_MAX];
     pid_t process; // the one that attached
     bool begun, failed, told_16;
@@ -137,6 +153,8 @@ void lib_tensors_destroy(struct nebula *n);
 // start.c
 // Creates n->x.trainer over n->tensors. Collective.
 NEB_MUST_CHECK enum neb_status lib_trainer_create(struct nebula *n);
+// Where one fp32 piece of this rank has the whole unit without gaps; NULL: nowhere.
+float *lib_in_place(const struct nebula *n, int32_t unit, int place);
 void lib_trainer_destroy(struct nebula *n);
 // Sends the list of tensors to the agent, which compares it with those of the other clusters.
 NEB_MUST_CHECK enum neb_status lib_manifest_send(struct nebula *n);
@@ -158,6 +176,36 @@ uint64_t lib_held(void *user, int32_t unit, int rank);
 int lib_owner(const struct nebula *n, int32_t unit);
 // The move of a unit to or from its owner, where it has its own memory or n->room.
 struct agent_move lib_move(const struct nebula *n, int32_t unit);
+
+// device.c
+// Call it when memory of a device is registered: opens the device. NEB_ERR_UNSUPPORTED: this build
+// has no kernels, or there is no driver; NEB_ERR_INVALID: not a device's memory, or another one's.
+NEB_MUST_CHECK enum neb_status lib_device_take(struct nebula *n, const char *name,
+                                               const void *data);
+// After lib_trainer_create has made the units: decides whether the exchange may run on the devices.
+// Collective.
+NEB_MUST_CHECK enum neb_status lib_device_prepare(struct nebula *n);
+void lib_device_destroy(struct nebula *n);
+// Around each call that uses the device: makes it the thread's.
+void lib_device_enter(struct nebula *n);
+void lib_device_leave(struct nebula *n);
+// True if a piece of the tensor is on the device.
+bool lib_device_has(const struct lib_tensor *t);
+// This rank's elements of a unit that are on the device, to or from the unit's image on the host.
+// A read leaves other elements of the image undefined, and waits.
+NEB_MUST_CHECK enum neb_status lib_device_read(struct nebula *n, int32_t unit, float *image);
+NEB_MUST_CHECK enum neb_status lib_device_write(struct nebula *n, int32_t unit, const float *image);
+// Reads elements of a tensor that has no units to n->device->image; count: at most a unit.
+NEB_MUST_CHECK enum neb_status lib_device_look(struct nebula *n, const struct lib_tensor *t,
+                                               int64_t first, uint64_t count);
+// Moves n->shadow of a unit back to the host, where all but fetch and store use it.
+NEB_MUST_CHECK enum neb_status lib_device_shadow_here(struct nebula *n, int32_t unit);
+// The calls of struct agent_trainer_ops.
+float *lib_device_there(void *user, int32_t unit);
+bool lib_device_alone(void *user, int32_t unit, bool write);
+NEB_MUST_CHECK enum neb_status lib_device_fetch(void *user, int32_t unit, float *to);
+NEB_MUST_CHECK enum neb_status lib_device_store(void *user, int32_t unit, float *from);
+void lib_device_joint(void *user, bool begin);
 
 // trainer.c
 extern const struct agent_trainer_ops lib_trainer_ops;
@@ -182,8 +230,6 @@ enum lib_call { // after those of the exchange (shards_state.h)
     LIB_END
 };
 NEB_MUST_CHECK enum neb_status lib_call(struct nebula *n, enum lib_call call);
-// As intra_comm_agree, but every rank logs the failure.
-NEB_MUST_CHECK enum neb_status lib_agree(struct nebula *n, enum neb_status st);
 // Calls the wait hook. On rank 0 it also calls those of the other ranks, from time to time.
 NEB_MUST_CHECK enum neb_status lib_idle(struct nebula *n);
 NEB_MUST_CHECK enum neb_status lib_hook(struct nebula *n); // the checkpoint hook of all ranks

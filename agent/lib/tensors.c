@@ -178,7 +178,8 @@ int nebula_register(struct nebula *n, const struct nebula_piece *p) {
                             "nebula_register(%s): element %s is already registered on this rank",
                             t->name, at);
         }
-    if (p->place == NEBULA_CUDA && (s = lib_pass(lib_copy_check(n->copy, p->data))) != NEBULA_OK)
+    if (p->place == NEBULA_CUDA &&
+        (s = lib_pass(lib_device_take(n, t->name, p->data))) != NEBULA_OK)
         return s;
     struct lib_piece *more = realloc(t->pieces, (t->n_pieces + 1) * sizeof *more);
     if (!more)
@@ -216,7 +217,7 @@ static enum neb_status broadcast_buf(struct nebula *n, struct neb_buf *b, int ro
         st = neb_buf_reserve(b, len);
         b->len = st == NEB_OK ? len : 0;
     }
-    NEB_TRY(lib_agree(n, st));
+    NEB_TRY(intra_comm_agree(n->world, st));
     return len ? w->ops->broadcast(w, b->p, len, root) : NEB_OK;
 }
 
@@ -248,7 +249,7 @@ static enum neb_status same_on_ranks(struct nebula *n) {
         return NEB_OK;
     enum neb_status st = write_list(n, &mine);
     neb_sha256(mine.p, mine.len, sha);
-    NEB_TRY_GOTO(lib_agree(n, st), out);
+    NEB_TRY_GOTO(intra_comm_agree(n->world, st), out);
     memcpy(&sum[0], sha, sizeof sum[0]);
     sum[1] = ~sum[0];
     NEB_TRY_GOTO(n->world->ops->all_reduce(n->world, sum, 2, INTRA_COMM_U64, INTRA_COMM_MAX), out);
@@ -256,9 +257,9 @@ static enum neb_status same_on_ranks(struct nebula *n) {
         goto out;
     if (n->rank == 0)
         neb_buf_add(&first, mine.p, mine.len);
-    NEB_TRY_GOTO(lib_agree(n, neb_buf_check(&first)), out);
+    NEB_TRY_GOTO(intra_comm_agree(n->world, neb_buf_check(&first)), out);
     NEB_TRY_GOTO(broadcast_buf(n, &first, 0), out);
-    st = lib_agree(n, compare_lists(n, &mine, &first));
+    st = intra_comm_agree(n->world, compare_lists(n, &mine, &first));
 out:
     neb_buf_free(&mine);
     neb_buf_free(&first);
@@ -398,11 +399,11 @@ static enum neb_status share_held(struct nebula *n) {
     for (int r = 0; r < n->ranks; r++) {
         struct neb_buf b = {0};
         enum neb_status st = r == n->rank ? write_held(n, &b) : NEB_OK;
-        st = lib_agree(n, st);
+        st = intra_comm_agree(n->world, st);
         if (st == NEB_OK && n->ranks > 1)
             st = broadcast_buf(n, &b, r);
         if (st == NEB_OK)
-            st = lib_agree(n, read_held(n, &b, r));
+            st = intra_comm_agree(n->world, read_held(n, &b, r));
         neb_buf_free(&b);
         NEB_TRY(st);
     }
@@ -442,7 +443,7 @@ enum neb_status lib_tensors_settle(struct nebula *n) {
     if (n->n_declared)
         qsort(n->declared, (size_t)n->n_declared, sizeof *n->declared, by_name);
     NEB_TRY(same_on_ranks(n));
-    NEB_TRY(lib_agree(n, find_exchanged(n)));
+    NEB_TRY(intra_comm_agree(n->world, find_exchanged(n)));
     enum neb_status st = NEB_OK;
     for (int32_t i = 0; i < n->n_tensors + n->n_frozen && st == NEB_OK; i++) {
         struct lib_tensor *t = n->tensors[i];
@@ -451,9 +452,9 @@ enum neb_status lib_tensors_settle(struct nebula *n) {
         if (!t->held || !t->peers)
             st = neb_fail(NEB_ERR_NOMEM, "out of memory for %d tensors", n->n_tensors);
     }
-    NEB_TRY(lib_agree(n, st));
+    NEB_TRY(intra_comm_agree(n->world, st));
     NEB_TRY(share_held(n));
-    return lib_agree(n, covered(n));
+    return intra_comm_agree(n->world, covered(n));
 }
 
 void lib_tensors_destroy(struct nebula *n) {

@@ -20,8 +20,7 @@ static enum neb_status read_units(void *user, const struct agent_move *moves, in
 
 static enum neb_status write_units(void *user, const struct agent_move *moves, int32_t count,
                                    bool there) {
-    NEB_ASSERT(!there); // this trainer names no memory of a device
-    return lib_write(user, moves, count);
+    return there ? NEB_OK : lib_write(user, moves, count);
 }
 
 enum neb_status lib_sum_counts(struct nebula *n, uint64_t *out) {
@@ -71,7 +70,12 @@ const struct agent_trainer_ops lib_trainer_ops = {.read = read_units,
                                                   .restore = restore,
                                                   .skip = skip,
                                                   .idle = idle,
-                                                  .call = call};
+                                                  .call = call,
+                                                  .there = lib_device_there,
+                                                  .alone = lib_device_alone,
+                                                  .fetch = lib_device_fetch,
+                                                  .store = lib_device_store,
+                                                  .joint = lib_device_joint};
 
 // ---- all parameters -----------------------------------------------------------------------------
 

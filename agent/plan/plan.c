@@ -4,27 +4,33 @@
 #include "agent/plan/profile.h"
 #include "agent/train/label_bytes.h"
 #include "intra/cost/cost.h"
+#include "intra/train/trainer.h"
+#include "security/secure_sum.h"
 
 #include <math.h>
+#include <stdlib.h>
 
-// *small: trainable elements of tensors that top-k sends densely. With vocab 0, tensors whose size
-// depends on the vocabulary do not count.
-static void count_params(const struct agent_job *job, int32_t vocab, struct agent_plan *p,
-                         int64_t *small) {
+// A plan counts tensors whose size depends on the vocabulary only if it knows the vocabulary.
+static bool counts(const struct intra_tensor *t, int32_t vocab) {
+    return vocab || t->row_kind == INTRA_ROWS_NONE;
+}
+
+static struct intra_model *layout_of(const struct agent_job *job, int32_t vocab) {
     struct intra_model_config c = job->model;
     c.vocab = vocab;
-    struct intra_model *m = intra_cost_layout(&c, &job->trainable);
+    return intra_cost_layout(&c, &job->trainable);
+}
+
+static void count_params(const struct agent_job *job, int32_t vocab, struct agent_plan *p) {
+    struct intra_model *m = layout_of(job, vocab);
     for (int32_t i = 0; i < m->n_tensors; i++) {
         const struct intra_tensor *t = &m->tensors[i];
-        int64_t n = (int64_t)intra_tensor_size(t);
-        if (!vocab && t->row_kind != INTRA_ROWS_NONE)
-            continue;
+        int64_t n = counts(t, vocab) ? (int64_t)intra_tensor_size(t) : 0;
         p->params += n;
         if (!t->trainable)
             continue;
         p->trainable += n;
         p->tensor = n > p->tensor ? n : p->tensor;
-        *small += n < CMP_DENSE_BELOW || t->rows == 1 ? n : 0;
     }
     intra_model_destroy(&m);
 }
@@ -35,20 +41,69 @@ enum neb_status agent_codec_bits(const char *name, double *bits) {
     return agent_profile_sample(&codec, bits, NULL);
 }
 
-// Bits per parameter. A sparse codec sends small tensors with a dense one.
-static enum neb_status bits_of(const struct agent_job *job, const struct agent_plan *p,
-                               int64_t small, double *bits) {
+const char *agent_bits_text(double bits, double most, char *out, size_t cap) {
+    bool fixed = most > 0 && most <= 1.001 * bits;
+    int n = snprintf(out, cap, "%s%.2f bits per parameter", fixed ? "" : "about ", bits);
+    if (!fixed && most > 0 && n > 0 && (size_t)n < cap)
+        snprintf(out + n, cap - (size_t)n, ", at most %.2f", most);
+    return out;
+}
+
+// ---- bytes of an update -------------------------------------------------------------------------
+
+struct shape { // a shape of units, and what one takes in an update
+    int32_t rows, cols;
+    double bytes;
+};
+
+// Adds what all units take. A model has few different shapes, so each is encoded once.
+static enum neb_status add_units(const struct cmp_codec *codec, const struct intra_unit *units,
+                                 int32_t n, int32_t vocab, struct agent_plan *p) {
+    struct shape *all = calloc((size_t)n + 1, sizeof *all);
+    int32_t shapes = 0, counted = 0;
+    if (!all)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory planning %d units", n);
+    enum neb_status st = NEB_OK;
+    for (int32_t i = 0; i < n && st == NEB_OK; i++) {
+        const struct intra_unit *u = &units[i];
+        int32_t k = 0;
+        if (!counts(u->tensor, vocab))
+            continue;
+        while (k < shapes && (all[k].rows != u->rows || all[k].cols != u->cols))
+            k++;
+        if (k == shapes) {
+            all[shapes++] = (struct shape){u->rows, u->cols, 0};
+            st = agent_profile_unit(codec, u->rows, u->cols, &all[k].bytes);
+        }
+        p->bytes_per_exchange += all[k].bytes;
+        counted++;
+    }
+    p->bits_most = (double)cmp_codec_bytes_max(codec, (uint64_t)p->trainable, (uint64_t)counted);
+    free(all);
+    return st;
+}
+
+// What all fragments take together. Masked sums have one size, whatever the values.
+static enum neb_status add_updates(const struct agent_job *job, int32_t vocab,
+                                   struct agent_plan *p) {
     struct cmp_codec codec;
-    double dense;
-    NEB_TRY(cmp_codec_parse(job->sync.codec, &codec));
-    NEB_TRY(agent_profile_sample(&codec, bits, NULL));
-    if (cmp_codec_density(&codec) == 1 || !small)
+    struct intra_unit *units = NULL;
+    int32_t fragments = agent_job_fragments(job), n = 0;
+    if (job->sync.gate == AGENT_GATE_PRIVATE) {
+        p->bytes_per_exchange =
+            2 * (double)p->trainable +
+            (double)fragments * (double)sec_sum_bytes((uint8_t)(p->others + 1), 0);
+        p->bits_most = p->bytes_per_exchange;
         return NEB_OK;
-    codec = cmp_codec_dense(&codec);
-    NEB_TRY(agent_profile_sample(&codec, &dense, NULL));
-    double share = (double)small / (double)p->trainable;
-    *bits = *bits * (1 - share) + dense * share;
-    return NEB_OK;
+    }
+    NEB_TRY(cmp_codec_parse(job->sync.codec, &codec));
+    struct intra_model *m = layout_of(job, vocab);
+    enum neb_status st = intra_units(m, &units, &n);
+    if (st == NEB_OK)
+        st = add_units(&codec, units, n, vocab, p);
+    free(units);
+    intra_model_destroy(&m);
+    return st;
 }
 
 // Mode rtd: a masked token costs about log2(vocabulary) bits, and one bit for its position. Text
@@ -74,14 +129,18 @@ static int64_t exchanges_of(const struct agent_job *job) {
 
 // The rounds of all clusters that train, or of federated students. A shard's owner sends its update
 // to each of the others.
-static enum neb_status plan_rounds(const struct agent_job *job, int32_t vocab, int64_t small,
+static enum neb_status plan_rounds(const struct agent_job *job, int32_t vocab,
                                    struct agent_plan *p) {
     p->others = agent_job_exchanging(job) - 1;
     if (!p->others)
         return NEB_OK;
-    NEB_TRY(bits_of(job, p, small, &p->bits_per_param));
+    NEB_TRY(add_updates(job, vocab, p));
+    double n = fmax(1, (double)p->trainable); // 0: all depends on the vocabulary
+    p->bits_per_param = 8 * p->bytes_per_exchange / n;
+    p->bits_most *= 8 / n;
     struct intra_cost_job attached = {.model = job->model,
                                       .trainable = job->trainable,
+                                      .muon = job->optim.kind == INTRA_OPTIM_MUON,
                                       .mesh = {1, 1, 1},
                                       .outer = true,
                                       .fragments = agent_job_fragments(job),
@@ -93,7 +152,6 @@ static enum neb_status plan_rounds(const struct agent_job *job, int32_t vocab, i
     intra_cost_exchange(&attached, &none, &cost);
     p->attached_bytes = cost.rank_bytes;
     p->exchanges = exchanges_of(job);
-    p->bytes_per_exchange = p->bits_per_param / 8 * (double)p->trainable;
     p->bytes = p->bytes_per_exchange * (double)p->exchanges * p->others;
     return NEB_OK;
 }
@@ -117,12 +175,11 @@ static enum neb_status plan_attached(const struct agent_job *job, struct agent_p
 }
 
 enum neb_status agent_job_plan(const struct agent_job *job, int32_t vocab, struct agent_plan *p) {
-    int64_t small = 0;
     *p = (struct agent_plan){0};
     if (job->attached)
         return plan_attached(job, p);
     vocab = job->model.vocab ? job->model.vocab : vocab;
-    count_params(job, vocab, p, &small);
+    count_params(job, vocab, p);
     int64_t share = p->trainable / agent_job_fragments(job);
     p->fragment = share > p->tensor ? share : p->tensor;
     p->tokens_per_step = (int64_t)job->batch * job->accumulate * job->seq_len;
@@ -143,7 +200,7 @@ enum neb_status agent_job_plan(const struct agent_job *job, int32_t vocab, struc
         if (job->mode == AGENT_MODE_DISTILL)
             NEB_TRY(plan_labels(job, vocab, p));
         if (job->mode == AGENT_MODE_REPLICAS || agent_distill_federates(job))
-            NEB_TRY(plan_rounds(job, vocab, small, p));
+            NEB_TRY(plan_rounds(job, vocab, p));
     }
     if (p->bytes > 0)
         p->reduction = 4 * (double)p->trainable * (double)job->steps / p->bytes;

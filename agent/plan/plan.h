@@ -9,9 +9,10 @@ struct agent_plan {
     int64_t tokens_per_step, tokens; // one cluster's: of a step, of the whole run
     // Exchanges of the whole model per cluster (each fragment has as many). Mode rtd: batches.
     int64_t exchanges;
-    double bits_per_param;     // of the codec, measured on normally distributed values
+    double bits_per_param;     // of the updates, measured on normally distributed values
     int32_t others;            // clusters that get the update of one; 0: no updates are sent
-    double bytes_per_exchange; // an encoded update of one cluster, without row counts and transport
+    double bits_most;          // the same for any values; 0: unknown
+    double bytes_per_exchange; // the updates of one cluster, without row counts and transport
     double bytes;              // of all exchanges to all others, per cluster
     double label_bytes;        // mode distill, if labels are sent: bytes per target token; else 0
     double reduction;          // bytes of fp32 after every step / bytes; NAN if nothing is sent
@@ -22,6 +23,10 @@ struct agent_plan {
 
 // Bits per parameter of a codec, on normally distributed values. Errors of encoding.
 NEB_MUST_CHECK enum neb_status agent_codec_bits(const char *codec, double *bits);
+
+// "4.18 bits per parameter", or "about 4.18 bits per parameter, at most 5.13" if values change the
+// size. most 0: unknown. Returns out; cap >= 80.
+const char *agent_bits_text(double bits, double most, char *out, size_t cap);
 
 // With `model: attached` the sizes stay 0, since only the loops know their tensors.
 // vocab: the corpus's vocabulary (0: not known), used if the job sets none. Encodes a sample,

@@ -224,9 +224,10 @@ enum neb_status agent_planner_run(const struct agent_job *job, int32_t vocab,
     bool federated = job->sync.scheme == AGENT_SCHEME_FEDERATED && out->n > 1;
     s.base = (struct intra_cost_job){.model = agent_planner_model(job, vocab),
                                      .trainable = job->trainable,
+                                     .muon = job->optim.kind == INTRA_OPTIM_MUON,
                                      .seq_len = job->seq_len,
                                      .copy = job->checkpoint_every && job->checkpoint_copy,
-                                     .outer = federated,
+                                     .outer = federated || agent_job_steps_alone(job),
                                      .outer_single = job->sync.gate == AGENT_GATE_PRIVATE,
                                      .fragments = agent_job_fragments(job),
                                      .members = agent_job_exchanging(job)};

@@ -65,7 +65,8 @@ struct agent_tuning {
 struct agent_planner {
     struct agent_wan link; // the worst link of all clusters
     struct inter_wan_codec codecs[AGENT_PLANNER_CODECS];
-    int32_t n_codecs, n; // clusters that train
+    double bits_most[AGENT_PLANNER_CODECS]; // bits per parameter for any values; 0: unknown
+    int32_t n_codecs, n;                    // clusters that train
     struct agent_planned clusters[AGENT_CLUSTERS_MAX];
     struct inter_wan_plan wan; // interval 0: no exchanges
     bool carried;              // the link can carry it

@@ -57,6 +57,7 @@ static enum neb_status codecs_of(const struct agent_job *job, int32_t vocab,
         memcpy(with.sync.codec, out->codecs[i].name, sizeof with.sync.codec);
         NEB_TRY(agent_job_plan(&with, vocab, &plan));
         out->codecs[i].bits = plan.bits_per_param;
+        out->bits_most[i] = plan.bits_most;
         NEB_TRY(cmp_codec_parse(out->codecs[i].name, &codec));
         out->codecs[i].barred = !agent_update_possible(job, &codec, (uint64_t)plan.fragment, 1) ||
                                 (job->sync.tune.mode == AGENT_TUNE_AUTO &&

@@ -97,11 +97,13 @@ static struct agent_planned_side side_of(const struct planning *p, int32_t i,
     const struct agent_site *site = &p->sites[i];
     const struct intra_rates *r = &site->profile.rates;
     struct intra_cost_side w = work_of(p, role);
+    int32_t ranks = agent_cluster_ranks(c);
     struct agent_planned at = {
         .job = {
             .model = model_of(p, role),
             .trainable = j->trainable,
-            .mesh = {1, 1, 1},
+            .muon = j->optim.kind == INTRA_OPTIM_MUON,
+            .mesh = c->mesh,
             .batch = j->batch,
             .seq_len = j->seq_len,
             .micros = j->accumulate,
@@ -109,12 +111,13 @@ static struct agent_planned_side side_of(const struct planning *p, int32_t i,
             .frozen = !w.learns,
             .copy = j->checkpoint_every && j->checkpoint_copy,
             .outer = role == AGENT_ROLE_STUDENT && agent_distill_federates(j),
-            .ranks_a_host = 1,
+            // on processors, several hosts get one rank each (planner.c)
+            .ranks_a_host = c->launcher == AGENT_LAUNCHER_LOCAL ? ranks : 1,
             .share = agent_planner_share(c, site),
         }};
     if (role == AGENT_ROLE_TEACHER)
         at.job.trainable = (struct intra_trainable){.mode = INTRA_TRAIN_FULL};
-    agent_planner_place(j, i, site, 1, &at);
+    agent_planner_place(j, i, site, ranks, &at);
     at.job.outer_device = at.job.outer_device && at.job.outer;
     struct agent_planned_side x = {.role = role,
                                    .job = at.job,

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Predicts a job of mode rtd or distill on given machines and links, and chooses the roles. It
 // joins intra/cost/cost.h (what a side does with a batch) with inter/stream/cost.h (what their
-// stream carries). Both modes train on one rank per cluster, on processors or a device, so there is
-// no mesh to choose.
+// stream carries). Each side has the mesh that the job gives it.
 #ifndef AGENT_PLANNER_STREAMS_H
 #define AGENT_PLANNER_STREAMS_H
 #include "agent/plan/planner.h"

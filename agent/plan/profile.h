@@ -53,6 +53,10 @@ NEB_MUST_CHECK enum neb_status agent_profile_codec(const char *name, struct kern
 // Encodes a sample: its bits per parameter and relative error. rel_error may be NULL.
 NEB_MUST_CHECK enum neb_status agent_profile_sample(const struct cmp_codec *codec, double *bits,
                                                     double *rel_error);
+// *bytes: of a unit of (rows, cols) elements in an update without row counts (compress/update.h),
+// written by the codec for a sample of at most 2^16 elements.
+NEB_MUST_CHECK enum neb_status agent_profile_unit(const struct cmp_codec *codec, int32_t rows,
+                                                  int32_t cols, double *bytes);
 // The same exchange with its state on a device: sets out->at[INTER_WAN_DEVICE].
 NEB_MUST_CHECK enum neb_status agent_profile_codec_device(struct kern *D,
                                                           struct inter_wan_codec *out);

@@ -5,6 +5,7 @@
 #include "agent/base/rng.h"
 #include "agent/plan/profile.h"
 #include "agent/plan/profile_clock.h"
+#include "compress/update.h"
 #include "inter/outer/outer.h"
 
 #include <math.h>
@@ -13,7 +14,8 @@
 #include <string.h>
 
 enum {
-    SAMPLE = 1 << 18, // values for measuring size and error
+    SAMPLE = 1 << 18,      // values for measuring size and error
+    UNIT_SAMPLE = 1 << 16, // for the size of a unit; larger ones take as much for each element
     COLS = 1024,
     UNIT_ROWS = 128, // on processors
     UNITS_LEAST = 8,
@@ -180,6 +182,7 @@ enum neb_status agent_profile_codec_device(struct kern *D, struct inter_wan_code
 // Updates are close to normally distributed within a block. The sample is drawn once, because a
 // plan measures several codecs.
 static float sample[SAMPLE];
+static pthread_once_t once = PTHREAD_ONCE_INIT;
 static void draw(void) { normal(sample, SAMPLE); }
 
 static enum neb_status error_of(struct cmp_work *work, const struct neb_buf *frame, double *out) {
@@ -199,7 +202,6 @@ static enum neb_status error_of(struct cmp_work *work, const struct neb_buf *fra
 
 enum neb_status agent_profile_sample(const struct cmp_codec *codec, double *bits,
                                      double *rel_error) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
     struct cmp_work *work = NULL;
     struct neb_buf frame = {0};
     enum neb_status st;
@@ -211,6 +213,38 @@ enum neb_status agent_profile_sample(const struct cmp_codec *codec, double *bits
         st = error_of(work, &frame, rel_error);
     cmp_work_destroy(&work);
     neb_buf_free(&frame);
+    return st;
+}
+
+static enum neb_status written(struct cmp_work *work, const struct cmp_codec *codec, uint32_t rows,
+                               uint32_t cols, double *bytes) {
+    const struct cmp_unit_shape shape = {.rows = rows, .cols = cols};
+    const struct cmp_source from = {.x = sample};
+    struct neb_buf unit = {0};
+    enum neb_status st = cmp_update_add(work, &unit, &shape, codec, &from, NULL);
+    *bytes = (double)unit.len;
+    neb_buf_free(&unit);
+    return st;
+}
+
+enum neb_status agent_profile_unit(const struct cmp_codec *codec, int32_t rows, int32_t cols,
+                                   double *bytes) {
+    struct cmp_work *work = NULL;
+    uint32_t r = (uint32_t)rows, c = (uint32_t)cols;
+    double n = (double)rows * cols, half = 0;
+    bool large = n > UNIT_SAMPLE, vector = rows == 1 || cols == 1;
+    (void)pthread_once(&once, draw);
+    if (large) {
+        c = vector ? UNIT_SAMPLE : COLS;
+        r = UNIT_SAMPLE / c;
+    }
+    NEB_TRY(cmp_work_create(&work));
+    enum neb_status st = written(work, codec, r, c, bytes);
+    if (st == NEB_OK && large)
+        st = vector ? written(work, codec, r, c / 2, &half) : written(work, codec, r / 2, c, &half);
+    if (large)
+        *bytes += (*bytes - half) * (n - UNIT_SAMPLE) / (UNIT_SAMPLE / 2);
+    cmp_work_destroy(&work);
     return st;
 }
 

@@ -324,11 +324,62 @@ const uint8_t *agent_credential_seal(const struct agent_credential *c, size_t *l
     return c->w.handed;
 }
 
-enum neb_status agent_credential_take_seal(struct agent_credential *c, const void *p, size_t len) {
-    if (len && len != sizeof c->w.handed)
-        return neb_fail(NEB_ERR_FORMAT, "the agent sent a seal key of %zu bytes", len);
-    c->w.sealed = len != 0;
-    if (len)
-        memcpy(c->w.handed, p, len);
+const void *agent_credential_bytes(const struct agent_credential *c, size_t *len) {
+    *len = sizeof c->w;
+    return &c->w;
+}
+
+enum neb_status agent_credential_take(struct agent_credential *c, const void *p, size_t len) {
+    const struct payload *w = p;
+    if (len != sizeof *w || !is_payload(w) ||
+        sodium_memcmp(w->secret, c->w.secret, sizeof w->secret) != 0)
+        return neb_fail(NEB_ERR_FORMAT, "the agent sent credentials that are not this trainer's");
+    memcpy(&c->w, w, sizeof c->w);
     return NEB_OK;
+}
+
+// ---- the other ranks of an attached trainer -----------------------------------------------------
+
+struct agent_credential_asker {
+    uint8_t public[crypto_box_PUBLICKEYBYTES], secret[crypto_box_SECRETKEYBYTES];
+};
+static_assert((int)crypto_box_PUBLICKEYBYTES == (int)AGENT_CREDENTIAL_PUBLIC, "libsodium's box");
+static_assert((int)BOX_BYTES <= (int)AGENT_CREDENTIAL_BOX, "libsodium's sealed box");
+
+enum neb_status agent_credential_ask(struct agent_credential_asker **out,
+                                     uint8_t public[AGENT_CREDENTIAL_PUBLIC]) {
+    struct agent_credential_asker *a = *out =
+        sec_seal_init() == NEB_OK ? sec_locked_alloc(sizeof *a) : NULL;
+    if (!a)
+        return no_memory();
+    crypto_box_keypair(a->public, a->secret);
+    memcpy(public, a->public, sizeof a->public);
+    return NEB_OK;
+}
+
+enum neb_status agent_credential_give(const struct agent_credential *c,
+                                      const uint8_t public[AGENT_CREDENTIAL_PUBLIC],
+                                      uint8_t box[AGENT_CREDENTIAL_BOX]) {
+    memset(box, 0, AGENT_CREDENTIAL_BOX);
+    return crypto_box_seal(box, (const uint8_t *)&c->w, sizeof c->w, public) == 0
+               ? NEB_OK
+               : neb_fail(NEB_ERR_DENIED, "another rank asked for the job's credentials with an "
+                                          "invalid public key");
+}
+
+enum neb_status agent_credential_given(struct agent_credential_asker **asker,
+                                       const uint8_t box[AGENT_CREDENTIAL_BOX],
+                                       struct agent_credential **out) {
+    struct agent_credential_asker *a = *asker;
+    struct agent_credential *c = *out = new_credential();
+    enum neb_status st = c ? NEB_OK : no_memory();
+    if (c && (crypto_box_seal_open((uint8_t *)&c->w, box, BOX_BYTES, a->public, a->secret) != 0 ||
+              !is_payload(&c->w)))
+        st = neb_fail(NEB_ERR_DENIED, "the job's credentials were changed in flight from rank 0, "
+                                      "or are for another rank");
+    sodium_free(a); // wipes it
+    *asker = NULL;
+    if (st != NEB_OK)
+        agent_credential_destroy(out);
+    return st;
 }

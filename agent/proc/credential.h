@@ -89,11 +89,29 @@ NEB_MUST_CHECK enum neb_status agent_credential_leave(struct agent_credential *c
 // trainer's key.
 NEB_MUST_CHECK enum neb_status agent_credential_find(const char *socket_path, const char *job,
                                                      struct agent_credential **out);
-// The seal key for an attached trainer, which the agent sends over its socket. *len: 0 or
-// SEC_SEAL_HANDED_BYTES.
+// What an attached trainer lacks (seal key, keys and address for its ranks on other hosts), which
+// the agent sends over its socket. The receiver wipes it.
+const void *agent_credential_bytes(const struct agent_credential *c, size_t *len);
+// Takes these bytes. NEB_ERR_FORMAT: they are not credentials of this trainer.
+NEB_MUST_CHECK enum neb_status agent_credential_take(struct agent_credential *c, const void *p,
+                                                     size_t len);
+// For tests: the seal key. *len: 0 or SEC_SEAL_HANDED_BYTES.
 const uint8_t *agent_credential_seal(const struct agent_credential *c, size_t *len);
-// Keeps the seal key that the agent has sent to this trainer. NEB_ERR_FORMAT: wrong length.
-NEB_MUST_CHECK enum neb_status agent_credential_take_seal(struct agent_credential *c, const void *p,
-                                                          size_t len);
+
+// Rank 0 of an attached trainer hands its credentials to the other ranks, over the loop's own
+// process group. A listener there learns nothing (drawn in security/seal_key.h).
+enum { AGENT_CREDENTIAL_PUBLIC = 32, AGENT_CREDENTIAL_BOX = 512 };
+// The other rank: makes a key pair for one use.
+struct agent_credential_asker; // in locked memory
+NEB_MUST_CHECK enum neb_status agent_credential_ask(struct agent_credential_asker **out,
+                                                    uint8_t public[AGENT_CREDENTIAL_PUBLIC]);
+// Rank 0. NEB_ERR_DENIED: not a public key.
+NEB_MUST_CHECK enum neb_status agent_credential_give(const struct agent_credential *c,
+                                                     const uint8_t public[AGENT_CREDENTIAL_PUBLIC],
+                                                     uint8_t box[AGENT_CREDENTIAL_BOX]);
+// The other rank; destroys the asker. NEB_ERR_DENIED: the box was changed, or is for another rank.
+NEB_MUST_CHECK enum neb_status agent_credential_given(struct agent_credential_asker **asker,
+                                                      const uint8_t box[AGENT_CREDENTIAL_BOX],
+                                                      struct agent_credential **out);
 
 #endif

@@ -24,6 +24,19 @@ void agent_ipc_msg_clear(struct agent_ipc_msg *m) {
     *m = (struct agent_ipc_msg){0};
 }
 
+void agent_ipc_msg_take_parts(struct agent_ipc_msg *to, struct agent_ipc_msg *from) {
+    agent_ipc_msg_clear(to);
+    for (size_t i = 0; i < from->n_parts; i++) {
+        zmq_msg_init(&to->frames[i]);
+        zmq_msg_move(&to->frames[i], &from->frames[i]);
+        zmq_msg_close(&from->frames[i]);
+        // a short part lies inside of its frame, so its address has changed
+        to->parts[i] = (struct agent_ipc_part){zmq_msg_data(&to->frames[i]), from->parts[i].len};
+    }
+    to->n_parts = from->n_parts;
+    from->n_parts = 0;
+}
+
 const char *agent_ipc_str(const struct agent_ipc_msg *m, const char *key, const char *def) {
     const char *s = json_string_value(json_object_get(m->head, key));
     return s ? s : def;

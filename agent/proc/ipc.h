@@ -67,6 +67,8 @@ struct agent_ipc_msg {
 };
 // Frees head and frames; an empty message is fine.
 void agent_ipc_msg_clear(struct agent_ipc_msg *m);
+// Moves the parts of a message, without copying them; the head stays. What *to held is freed.
+void agent_ipc_msg_take_parts(struct agent_ipc_msg *to, struct agent_ipc_msg *from);
 // A text or integer field of the head; the default if it is missing or of another type.
 const char *agent_ipc_str(const struct agent_ipc_msg *m, const char *key, const char *def);
 int64_t agent_ipc_int(const struct agent_ipc_msg *m, const char *key, int64_t def);

@@ -32,10 +32,11 @@
 //                 own update: codec, payload_bytes, error (relative error of the codec; 0: not
 //                 measured), tokens, share (weight, 0 to 1), missed (intervals before it), overlap
 //                 (steps from send to merge), encode_s, travel_s (until the commit is here),
-//                 apply_s, stall_s (training waited for its commit)
+//                 held_s (from then until the merge), apply_s, stall_s (training waited for its commit)
 //     link        up (every other cluster answers), sent_bytes, recv_bytes (sums, on the sockets),
 //                 resent_bytes (sum, of updates), goodput_bps (of the best path), rtt_ms, stripes
-//                 (bulk connections in use)
+//                 (bulk connections in use), links (more than two clusters: {NAME: {sent_bytes,
+//                 recv_bytes}}, of all jobs)
 //     eval        held-out loss: step, loss, sources ({NAME: loss})
 //     checkpoint  on disk: step, bytes, checkpoint_stall_ms (training stood still), write_ms,
 //                 while_training

@@ -121,7 +121,7 @@ static enum neb_status set_up_trainer(struct agent_worker *w) {
     t.device_graphs = (enum intra_graphs)c->cuda_graphs;
     t.device_optional = worker_device_optional(w);
     NEB_TRY(worker_device_joined(w, intra_group_create(&t, &c->mesh, w->world, w->K, &w->group)));
-    worker_device_settle(w);
+    worker_device_settle(w, w->group);
     w->model = intra_group_model(w->group);
     if (w->world && w->x.vault)
         NEB_TRY(agent_follow_seal(w->group, w->x.vault)); // each rank seals what it writes
@@ -163,11 +163,12 @@ void worker_builtin_destroy(struct agent_worker *w) {
 
 // ---- steps --------------------------------------------------------------------------------------
 
-static void draw(struct agent_worker *w, struct intra_sampler *s) {
+static enum neb_status draw(struct agent_worker *w, struct intra_sampler *s) {
     for (int32_t b = 0; b < w->x.job.batch; b++)
         intra_sampler_next(s, w->tokens + (size_t)b * w->x.job.seq_len,
                            w->targets + (size_t)b * w->x.job.seq_len);
     intra_sampler_prefetch(s, w->x.job.batch); // read while this batch trains
+    return intra_corpus_failed(w->corpus);
 }
 
 enum neb_status worker_builtin_leave_out(struct agent_worker *w) {
@@ -184,7 +185,7 @@ enum neb_status worker_builtin_step(struct agent_worker *w) {
     for (int32_t a = 0; a < w->x.job.accumulate; a++)
         // several samplers: the synchronous reference averages over all clusters
         for (int i = 0; i < w->n_samplers; i++) {
-            draw(w, w->samplers[i]);
+            NEB_TRY(draw(w, w->samplers[i]));
             intra_group_micro(w->group, w->tokens, w->targets);
         }
     NEB_TRY(intra_group_update(w->group, &s));

@@ -5,10 +5,15 @@
 
 #include <string.h>
 
-static void find_rows(struct agent_distill_side *s) {
+static int32_t *rows_of(const struct agent_distill_side *s, int32_t micro) {
+    return s->rows + (size_t)micro * (size_t)s->budget;
+}
+
+static void find_rows(struct agent_distill_side *s, int32_t micro) {
+    int32_t *rows = rows_of(s, micro);
     for (int32_t i = 0, k = 0; i < s->batch.B * s->batch.T; i++)
         if (s->batch.targets[i] != KERN_IGNORE)
-            s->rows[k++] = i;
+            rows[k++] = i;
 }
 
 static enum neb_status draw(struct agent_distill_side *s, int32_t student, int64_t step,
@@ -16,7 +21,6 @@ static enum neb_status draw(struct agent_distill_side *s, int32_t student, int64
     uint64_t at = (uint64_t)step * (uint64_t)s->job.accumulate + (uint64_t)micro;
     NEB_TRY(
         intra_pairs_draw(s->pairs, at * (uint64_t)s->n_students + (uint64_t)student, &s->batch));
-    find_rows(s);
     return NEB_OK;
 }
 
@@ -49,27 +53,58 @@ static void count_tokens(struct intra_trainer *t, const struct intra_pair_batch 
 }
 
 // Passes the batch through the model that learns; gradients and sums go to side_update.
-static void pass(struct agent_distill_side *s, const struct kern_soft *teacher) {
+static void pass(struct agent_distill_side *s, const struct kern_soft *teacher,
+                 const struct intra_picks *picks) {
     struct intra_batch b = distill_batch(s, teacher);
-    int64_t count = intra_group_micro_batch(s->group, &b);
+    intra_group_micro_batch(s->group, &b, picks);
     count_tokens(intra_group_trainer(s->group), &s->batch);
     s->s.f.tokens += (uint64_t)s->batch.B * (uint64_t)s->batch.T;
-    s->s.targets += (uint64_t)count;
-    s->s.taught += teacher ? (uint64_t)count : 0;
+    s->s.targets += (uint64_t)s->batch.n_targets;
+    s->s.taught += teacher ? (uint64_t)s->batch.n_targets : 0;
 }
 
-// The teacher's pass over the batch that was drawn. Makes the labels, row by row.
-static enum neb_status teach(struct agent_distill_side *s, int32_t k) {
-    if (s->group) { // backward does not change the final hidden states
-        pass(s, NULL);
-    } else {
-        struct intra_batch b = distill_batch(s, NULL);
-        b.targets = NULL;
-        NEB_TRY(intra_device_pass(s->passes, &b, 0, NULL, NULL));
-        s->s.f.tokens += (uint64_t)s->batch.B * (uint64_t)s->batch.T;
+// The teacher's pass over the batch that was drawn as micro-batch `micro`, which makes its labels,
+// row by row. They are there after `taught`; with one rank at once.
+static void teach(struct agent_distill_side *s, int32_t micro, int32_t k) {
+    struct intra_picks *p = &s->picks[micro];
+    size_t row = (size_t)micro * (size_t)s->budget,
+           wide = (size_t)(k ? k : distill_model(s)->c.vocab);
+    find_rows(s, micro);
+    *p = (struct intra_picks){.kind = INTRA_PICK_LABELS,
+                              .n = (int32_t)s->batch.n_targets,
+                              .at = rows_of(s, micro),
+                              .k = k,
+                              .temperature = s->job.distill.temperature,
+                              .ids = s->row_ids + row * wide,
+                              .logp = s->row_logp + row * wide,
+                              .tail = s->row_tail + row};
+    if (s->learns) { // backward does not change the final hidden states
+        pass(s, NULL, p);
+        return;
     }
-    return intra_device_labels(s->passes, s->rows, (int32_t)s->batch.n_targets, k,
-                               s->job.distill.temperature, s->row_ids, s->row_logp, s->row_tail);
+    struct intra_batch b = distill_batch(s, NULL);
+    b.targets = NULL;
+    intra_group_pass(s->group, &b, p);
+    s->s.f.tokens += (uint64_t)s->batch.B * (uint64_t)s->batch.T;
+}
+
+// Ends the passes of the teacher's step.
+static enum neb_status taught(struct agent_distill_side *s) {
+    double loss;
+    int64_t count;
+    return s->learns ? side_update(s->group, &s->s.f, &s->stats)
+                     : intra_group_passed(s->group, &loss, &count);
+}
+
+static enum neb_status encode_labels(struct agent_distill_side *s, int32_t k, struct neb_buf *out) {
+    for (int32_t a = 0; a < s->job.accumulate; a++) {
+        const struct intra_picks *p = &s->picks[a];
+        struct cmp_soft_head h = {(uint32_t)p->n, k, distill_model(s)->c.vocab,
+                                  s->job.distill.temperature};
+        NEB_TRY(cmp_soft_encode(s->wire, &h, p->ids, p->logp, p->tail, out));
+        s->s.label_rows += (uint64_t)p->n;
+    }
+    return NEB_OK;
 }
 
 enum neb_status agent_distill_label(struct agent_distill_side *s, int32_t student, int64_t step,
@@ -82,23 +117,17 @@ enum neb_status agent_distill_label(struct agent_distill_side *s, int32_t studen
     if (request)
         NEB_TRY(agent_request_open(&asked, step, s->job.steps));
     for (int32_t a = 0; a < s->job.accumulate; a++) {
-        if (request) {
+        if (request)
             NEB_TRY(agent_request_next(s->text, &s->limits, &asked, s->request_ids, &s->batch));
-            find_rows(s);
-        } else {
+        else
             NEB_TRY(draw(s, student, step, a));
-        }
-        NEB_TRY(teach(s, k));
-        struct cmp_soft_head h = {(uint32_t)s->batch.n_targets, k, distill_model(s)->c.vocab,
-                                  s->job.distill.temperature};
-        NEB_TRY(cmp_soft_encode(s->wire, &h, s->row_ids, s->row_logp, s->row_tail, out));
-        s->s.label_rows += (uint64_t)s->batch.n_targets;
+        teach(s, a, k);
     }
     if (request && !neb_rd_done(&asked))
         return neb_fail(NEB_ERR_FORMAT, "a student's request for step %lld has %zu bytes too many",
                         (long long)step, neb_rd_left(&asked));
-    if (s->group)
-        NEB_TRY(side_update(s->group, &s->s.f, &s->stats));
+    NEB_TRY(taught(s));
+    NEB_TRY(encode_labels(s, k, out));
     s->s.f.batch_bytes += out->len;
     s->s.f.step++;
     s->s.f.train_s += neb_seconds(neb_now() - start);
@@ -108,6 +137,7 @@ enum neb_status agent_distill_label(struct agent_distill_side *s, int32_t studen
 // Moves labels by row to labels by position, as the loss needs them.
 static void spread(struct agent_distill_side *s, int32_t k, const struct agent_distill_side *from) {
     size_t wide = (size_t)(k ? k : distill_model(s)->c.vocab);
+    find_rows(s, 0);
     for (size_t i = 0; i < (size_t)s->batch.n_targets; i++) {
         size_t at = (size_t)s->rows[i];
         memcpy(s->logp + at * wide, from->row_logp + i * wide, sizeof(float) * wide);
@@ -160,7 +190,7 @@ enum neb_status agent_distill_learn(struct agent_distill_side *s, const uint8_t 
         if (p)
             NEB_TRY(read_labels(s, &r, &k));
         struct kern_soft soft = labels_of(s, k);
-        pass(s, p ? &soft : NULL);
+        pass(s, p ? &soft : NULL, NULL);
     }
     if (p && !neb_rd_done(&r))
         return neb_fail(NEB_ERR_FORMAT, "labels of step %llu have %zu bytes too many",
@@ -179,13 +209,12 @@ enum neb_status agent_distill_learn_from(struct agent_distill_side *s,
     for (int32_t a = 0; a < s->job.accumulate; a++) {
         NEB_TRY(draw(s, s->student, s->s.f.step, a));
         NEB_TRY(draw(teacher, s->student, s->s.f.step, a));
-        NEB_TRY(teach(teacher, k));
+        teach(teacher, 0, k);
         spread(s, k, teacher);
         struct kern_soft soft = labels_of(s, k);
-        pass(s, &soft);
+        pass(s, &soft, NULL);
     }
-    if (teacher->group)
-        NEB_TRY(side_update(teacher->group, &teacher->s.f, &teacher->stats));
+    NEB_TRY(taught(teacher));
     teacher->s.f.step++;
     NEB_TRY(side_update(s->group, &s->s.f, &s->stats));
     s->s.f.step++;

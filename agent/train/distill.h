@@ -81,20 +81,23 @@ struct agent_distill_side {
     struct intra_place at;
     struct intra_pairs *pairs;
     struct intra_pair_batch batch;
-    struct intra_group *group;  // NULL: a frozen teacher
-    struct intra_model *frozen; // NULL: it learns
-    // over the group's model and activations, or over the frozen model and its own activations
-    struct intra_device *passes; // of the group or of the frozen teacher
+    bool learns; // false: a frozen teacher
+    struct intra_group *group;
     struct cmp_soft *wire;
     struct cmp_tokens *text; // of requests
     struct agent_request_limits limits;
     int32_t *request_ids;
-    int32_t *rows; // (budget) positions with a target
-    // Labels by position, as the loss needs them, and by row, as they are sent. With k 0, k is the
-    // whole vocabulary.
-    int32_t *ids, *row_ids; // (budget, k)
-    float *logp, *row_logp; // (budget, k)
-    float *tail, *row_tail; // (budget)
+    // Of each micro-batch: positions with a target, and their labels, as they are sent. A student
+    // needs those of one micro-batch at a time. With k 0, k is the whole vocabulary.
+    int32_t *rows;             // (micros, budget)
+    int32_t *row_ids;          // (micros, budget, k)
+    float *row_logp;           // (micros, budget, k)
+    float *row_tail;           // (micros, budget)
+    struct intra_picks *picks; // (micros) what a teacher's passes make
+    // labels by position, as the loss needs them
+    int32_t *ids; // (budget, k)
+    float *logp;  // (budget, k)
+    float *tail;  // (budget)
     struct agent_distill_state s;
     struct intra_step_stats stats;
 };

@@ -5,6 +5,8 @@
 
 #include <math.h>
 
+enum { PASSES = 8 }; // whose batches are in memory at the same time
+
 // NAN if no pair of the held-out split is short enough.
 static enum neb_status held_out(struct agent_distill_side *s, double *loss) {
     struct intra_pairs *pairs = NULL;
@@ -20,8 +22,10 @@ static enum neb_status held_out(struct agent_distill_side *s, double *loss) {
         st = intra_pairs_draw(pairs, k, &s->batch);
         if (st == NEB_OK) {
             struct intra_batch b = distill_batch(s, NULL);
-            st = intra_device_pass(s->passes, &b, 0, &l, &n);
+            intra_group_pass(s->group, &b, NULL);
         }
+        if (st == NEB_OK && (k % PASSES == PASSES - 1 || k + 1 == intra_pairs_batches(pairs)))
+            st = intra_group_passed(s->group, &l, &n);
         sum += l;
         count += n;
     }

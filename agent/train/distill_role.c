@@ -26,6 +26,7 @@ enum neb_status distill_role_create(struct agent_side *x) {
     int32_t student = x->second ? 0 : agent_distill_student(&w->x.job, w->x.cluster);
     NEB_TRY(agent_distill_create(&w->x.job, x->role->is, student, w->corpus, &x->at, &r->side));
     x->group = r->side->group;
+    x->learns = r->side->learns;
     x->model = distill_model(r->side);
     x->figures = &r->side->s.f;
     x->stats = &r->side->stats;
@@ -77,7 +78,7 @@ enum neb_status distill_role_save(const struct agent_side *x, struct intra_ckpt_
     struct distill_cursors at = cursors(r);
     r->side->s.seq = at.labels[0];
     NEB_TRY(side_put_state(w, &layout, x->role->is, &r->side->s));
-    if (x->group)
+    if (x->learns)
         NEB_TRY(intra_group_save(x->group, w));
     return intra_ckpt_add(w, "distill.cursors", INTRA_U64, sizeof at / sizeof(uint64_t), 1, &at);
 }
@@ -87,7 +88,7 @@ enum neb_status distill_role_restore(struct agent_side *x, const struct intra_ck
     NEB_TRY(side_get_state(c, &layout, x->role->is, &r->side->s));
     if (r->side->s.f.step < 0)
         return side_misfit(c);
-    if (x->group)
+    if (x->learns)
         NEB_TRY(intra_group_restore(x->group, c));
     return intra_ckpt_read(c, "distill.cursors", INTRA_U64, sizeof r->at / sizeof(uint64_t), 1,
                            &r->at);

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 
 struct intra_model *distill_model(const struct agent_distill_side *s) {
-    return s->group ? intra_group_model(s->group) : s->frozen;
+    return intra_group_model(s->group);
 }
 
 static struct intra_model_config shape(const struct agent_distill_side *s) {
@@ -19,101 +19,100 @@ static struct intra_model_config shape(const struct agent_distill_side *s) {
                            vocab, KERN_MASK_PREFIX);
 }
 
-static enum neb_status check_model(const struct agent_distill_side *s, const struct intra_model *m,
-                                   const char *path) {
+static enum neb_status check_model(const struct agent_distill_side *s,
+                                   const struct intra_model_config *m, const char *path) {
     int32_t vocab = intra_corpus_vocab(s->corpus);
     int32_t student = s->job.model.vocab ? s->job.model.vocab : vocab;
-    if (m->c.vocab < vocab)
+    if (m->vocab < vocab)
         return neb_fail(NEB_ERR_INVALID, "%s has a vocabulary of %d, but the corpus has %d pieces",
-                        path, m->c.vocab, vocab);
+                        path, m->vocab, vocab);
     // both sides must have the same ids, and so the same width of labels
-    if (m->c.vocab != student && s->job.model_init[0])
+    if (m->vocab != student && s->job.model_init[0])
         return neb_fail(NEB_ERR_INVALID,
                         "%s has a vocabulary of %d, but the student (from %s) has one of %d: pad "
                         "both to the same width",
-                        path, m->c.vocab, s->job.model_init, student);
-    if (m->c.vocab != student)
+                        path, m->vocab, s->job.model_init, student);
+    if (m->vocab != student)
         return neb_fail(
             NEB_ERR_INVALID,
             "%s has a vocabulary of %d, but the student has one of %d: set model.vocab: %d", path,
-            m->c.vocab, student, m->c.vocab);
-    if (m->c.max_seq < s->job.seq_len)
+            m->vocab, student, m->vocab);
+    if (m->max_seq < s->job.seq_len)
         return neb_fail(NEB_ERR_INVALID, "%s takes at most %d tokens, but data.seq_len is %d", path,
-                        m->c.max_seq, s->job.seq_len);
+                        m->max_seq, s->job.seq_len);
     return NEB_OK;
 }
 
-static enum neb_status make_group(struct agent_distill_side *s,
-                                  const struct intra_model_config *m) {
+static enum neb_status make_group(struct agent_distill_side *s, const struct intra_model_config *m,
+                                  const struct intra_trainable *trainable) {
     const struct agent_job *j = &s->job;
     bool teacher = s->role == AGENT_ROLE_TEACHER;
-    struct intra_trainable full = {.mode = INTRA_TRAIN_FULL};
     struct intra_trainer_config t = {
         .model = *m,
-        .trainable = teacher ? full : j->trainable,
+        .trainable = *trainable,
         .optim = j->optim,
         .batch = j->batch,
         .seq_len = j->seq_len,
         .accumulate = j->accumulate,
+        .varied = true,
+        .frozen = !s->learns,
         .recompute = j->recompute,
         .seed = neb_mix64((uint64_t)j->seed + s->init + (teacher ? 77 : 0)),
         .device = s->at.device,
         .device_type = s->at.type,
+        .device_optional = s->at.device_optional,
         .device_graphs = s->at.graphs,
         .soft_k = CMP_SOFT_K_MAX};
     t.optim.schedule.steps = j->steps * (teacher ? s->n_students : 1);
-    NEB_TRY(intra_group_create(&t, &s->at.mesh, s->at.world, s->at.K, &s->group));
-    s->passes = intra_group_trainer(s->group)->device;
+    return intra_group_create(&t, &s->at.mesh, s->at.world, s->at.K, &s->group);
+}
+
+// Gives all ranks the parameters of a checkpoint. Those that it lacks keep their initial values.
+static enum neb_status load_params(struct agent_distill_side *s, const struct intra_ckpt *c) {
+    NEB_TRY(intra_group_pull(s->group, NULL));
+    NEB_TRY(intra_model_load_params(c, intra_group_model(s->group)));
+    NEB_TRY(intra_group_push(s->group, NULL));
+    intra_group_release(s->group); // no rank holds the whole model while it works
     return NEB_OK;
-}
-
-// A teacher that does not learn: its passes need little memory.
-static enum neb_status freeze(struct agent_distill_side *s) {
-    struct intra_device_config c = {.D = s->at.device ? s->at.device : s->at.K,
-                                    .type = s->at.device ? s->at.type : KERN_F32,
-                                    .graphs = s->at.graphs,
-                                    .batch = s->job.batch,
-                                    .seq_len = s->job.seq_len,
-                                    .soft_k = CMP_SOFT_K_MAX};
-    return intra_device_create(&c, s->frozen, NULL, &s->passes);
-}
-
-static enum neb_status load_params(struct agent_distill_side *s, const char *path) {
-    struct intra_ckpt *c = NULL;
-    NEB_TRY(intra_ckpt_open(path, true, &c));
-    enum neb_status st = s->role == AGENT_ROLE_STUDENT
-                             ? agent_job_init_same(&s->job, agent_job_role(&s->job, s->role), c)
-                             : NEB_OK;
-    if (st == NEB_OK)
-        st = intra_model_load_params(c, intra_group_model(s->group));
-    if (st == NEB_OK)
-        st = intra_group_push(s->group, NULL);
-    intra_ckpt_close(&c);
-    return st;
 }
 
 // The shape comes from the teacher's checkpoint. Without one it comes from the job, and the teacher
 // starts from random parameters.
+static enum neb_status teacher_from(struct agent_distill_side *s, const struct intra_ckpt *c) {
+    struct intra_model_config m;
+    struct intra_trainable trainable;
+    NEB_TRY(intra_model_read_config(c, &m, &trainable));
+    NEB_TRY(check_model(s, &m, s->job.distill.teacher));
+    if (s->learns) {
+        m.max_seq = s->job.seq_len;
+        m.mask = KERN_MASK_PREFIX;
+        trainable = (struct intra_trainable){.mode = INTRA_TRAIN_FULL};
+    }
+    NEB_TRY(make_group(s, &m, &trainable));
+    return load_params(s, c);
+}
+
 static enum neb_status make_teacher(struct agent_distill_side *s) {
     const char *path = s->job.distill.teacher;
+    const struct intra_trainable full = {.mode = INTRA_TRAIN_FULL};
     struct intra_ckpt *c = NULL;
     struct intra_model_config m = shape(s);
     if (!path[0])
-        return make_group(s, &m);
+        return make_group(s, &m, &full);
     NEB_TRY(intra_ckpt_open(path, true, &c));
-    enum neb_status st = intra_model_load(c, &s->frozen);
+    enum neb_status st = teacher_from(s, c);
     intra_ckpt_close(&c);
+    return st;
+}
+
+static enum neb_status student_from(struct agent_distill_side *s, const char *path) {
+    struct intra_ckpt *c = NULL;
+    NEB_TRY(intra_ckpt_open(path, true, &c));
+    enum neb_status st = agent_job_init_same(&s->job, agent_job_role(&s->job, s->role), c);
     if (st == NEB_OK)
-        st = check_model(s, s->frozen, path);
-    NEB_TRY(st);
-    if (!s->job.distill.learn)
-        return freeze(s);
-    m = s->frozen->c;
-    m.max_seq = s->job.seq_len;
-    m.mask = KERN_MASK_PREFIX;
-    intra_model_destroy(&s->frozen);
-    NEB_TRY(make_group(s, &m));
-    return load_params(s, path);
+        st = load_params(s, c);
+    intra_ckpt_close(&c);
+    return st;
 }
 
 static enum neb_status make_student(struct agent_distill_side *s) {
@@ -122,24 +121,27 @@ static enum neb_status make_student(struct agent_distill_side *s) {
         return neb_fail(NEB_ERR_INVALID,
                         "model.vocab %d is smaller than the corpus's vocabulary of %d", m.vocab,
                         intra_corpus_vocab(s->corpus));
-    NEB_TRY(make_group(s, &m));
-    return s->job.init_from[0] ? load_params(s, s->job.init_from) : NEB_OK;
+    NEB_TRY(make_group(s, &m, &s->job.trainable));
+    return s->job.init_from[0] ? student_from(s, s->job.init_from) : NEB_OK;
 }
 
 static enum neb_status allocate(struct agent_distill_side *s) {
+    bool sends = s->role == AGENT_ROLE_TEACHER && s->job.distill.k;
     size_t n = (size_t)s->budget, V = (size_t)distill_model(s)->c.vocab,
            // k 0 (all logits) is never sent: it is for both sides in one process
-        wide = s->job.distill.k ? CMP_SOFT_K_MAX : V;
-    s->rows = calloc(n, sizeof *s->rows);
+        wide = s->job.distill.k ? CMP_SOFT_K_MAX : V,
+           micros = sends ? (size_t)s->job.accumulate : 1, rows = micros * n;
+    s->rows = calloc(rows, sizeof *s->rows);
+    s->row_ids = calloc(rows * CMP_SOFT_K_MAX, sizeof *s->row_ids);
+    s->row_logp = calloc(rows * wide, sizeof *s->row_logp);
+    s->row_tail = calloc(rows, sizeof *s->row_tail);
+    s->picks = calloc(micros, sizeof *s->picks);
     s->ids = calloc(n * CMP_SOFT_K_MAX, sizeof *s->ids);
-    s->row_ids = calloc(n * CMP_SOFT_K_MAX, sizeof *s->row_ids);
     s->logp = calloc(n * wide, sizeof *s->logp);
-    s->row_logp = calloc(n * wide, sizeof *s->row_logp);
     s->tail = calloc(n, sizeof *s->tail);
     s->request_ids = calloc(agent_request_ids(&s->limits), sizeof *s->request_ids);
-    s->row_tail = calloc(n, sizeof *s->row_tail);
     return s->request_ids && s->rows && s->ids && s->row_ids && s->logp && s->row_logp && s->tail &&
-                   s->row_tail
+                   s->row_tail && s->picks
                ? NEB_OK
                : neb_fail(NEB_ERR_NOMEM, "out of memory for labels of %zu tokens", n);
 }
@@ -154,6 +156,7 @@ enum neb_status agent_distill_create(const struct agent_job *job, enum agent_rol
         return neb_fail(NEB_ERR_NOMEM, "out of memory creating a side of mode distill");
     s->job = *job;
     s->role = role;
+    s->learns = role == AGENT_ROLE_STUDENT || !job->distill.teacher[0] || job->distill.learn;
     s->student = student;
     s->init = student > 0 && job->distill.relay ? (uint64_t)student << 32 : 0;
     agent_distill_batches_of(job, &s->student, &s->n_students);
@@ -179,7 +182,7 @@ enum neb_status agent_distill_create(const struct agent_job *job, enum agent_rol
                                               .seq_len = job->seq_len,
                                               .tokens = s->budget};
     NEB_TRY_GOTO(role == AGENT_ROLE_TEACHER ? make_teacher(s) : make_student(s), fail);
-    if (s->group)
+    if (s->learns)
         s->s.f.loss_first = s->s.f.loss_last = NAN; // no step yet
     NEB_TRY_GOTO(allocate(s), fail);
     *out = s;
@@ -193,9 +196,6 @@ void agent_distill_destroy(struct agent_distill_side **sp) {
     struct agent_distill_side *s = *sp;
     if (!s)
         return;
-    if (s->frozen)
-        intra_device_destroy(&s->passes);
-    intra_model_destroy(&s->frozen);
     intra_group_destroy(&s->group);
     intra_pair_batch_free(&s->batch);
     intra_pairs_destroy(&s->pairs);
@@ -209,6 +209,7 @@ void agent_distill_destroy(struct agent_distill_side **sp) {
     free(s->row_logp);
     free(s->tail);
     free(s->row_tail);
+    free(s->picks);
     free(s);
     *sp = NULL;
 }

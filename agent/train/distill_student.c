@@ -230,8 +230,6 @@ static enum neb_status learn(struct agent_side *x, struct side_turn *t) {
     NEB_TRY(learn_step(x, t));
     t->stepped = x->figures->step != was.step;
     t->save = t->stepped ? SIDE_SAVE_DUE : SIDE_SAVE_NOT;
-    if (t->stepped && x->w->x.federated)
-        exchange_step_took(&x->w->x, x->figures->train_s - was.train_s);
     return NEB_OK;
 }
 

@@ -69,21 +69,19 @@ static enum neb_status make_group(struct agent_rtd_side *s) {
         .batch = j->batch,
         .seq_len = j->seq_len,
         .accumulate = j->accumulate,
+        .weight = s->role == AGENT_ROLE_DISCRIMINATOR ? j->rtd.lambda : 1,
         .recompute = j->recompute,
         .seed = rtd_seed(s, s->role == AGENT_ROLE_GENERATOR ? SEED_GENERATOR : SEED_DISCRIMINATOR),
         .device = s->at.device,
         .device_type = s->at.type,
+        .device_optional = s->at.device_optional,
         .device_graphs = s->at.graphs,
         .soft_k = s->role == AGENT_ROLE_GENERATOR}; // one draw per position
     int64_t updates = 0;
     for (int64_t e = 0; e < rtd_cycle(j); e++)
         updates += s->role == AGENT_ROLE_GENERATOR ? rtd_trains(s, e) : rtd_emits(s, e);
     t.optim.schedule.steps = (s->events * updates + rtd_cycle(j) - 1) / rtd_cycle(j);
-    NEB_TRY(intra_group_create(&t, &s->at.mesh, s->at.world, s->at.K, &s->group));
-    s->passes = intra_group_trainer(s->group)->device;
-    if (s->role == AGENT_ROLE_DISCRIMINATOR)
-        intra_group_trainer(s->group)->weight = j->rtd.lambda;
-    return NEB_OK;
+    return intra_group_create(&t, &s->at.mesh, s->at.world, s->at.K, &s->group);
 }
 
 static enum neb_status share_embeddings(struct agent_rtd_side *s) {
@@ -126,13 +124,19 @@ enum neb_status agent_rtd_create(const struct agent_job *job, enum agent_role ro
     s->events = job->steps;
     s->s.f.loss_first = s->s.f.loss_last = NAN; // no step yet
     plan_eval(s);
-    int32_t **const arrays[] = {&s->tokens,    &s->inputs, &s->targets, &s->positions,
-                                &s->masked_at, &s->index,  &s->ids,     &s->window};
+    int32_t **const arrays[] = {&s->tokens, &s->inputs, &s->targets, &s->positions, &s->masked_at,
+                                &s->index,  &s->ids,    &s->window,  &s->drawn};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
         if (!(*arrays[i] = calloc((size_t)s->n, sizeof **arrays[i]))) {
             st = neb_fail(NEB_ERR_NOMEM, "out of memory for a step of %d tokens", s->n);
             goto fail;
         }
+    s->picks = calloc((size_t)job->accumulate, sizeof *s->picks);
+    s->u = calloc((size_t)s->n, sizeof *s->u);
+    if (!s->picks || !s->u) {
+        st = neb_fail(NEB_ERR_NOMEM, "out of memory for a step of %d tokens", s->n);
+        goto fail;
+    }
     if (job->model.vocab && job->model.vocab != s->vocab + 1) {
         st = neb_fail(NEB_ERR_INVALID,
                       "model.vocab is %d; mode rtd needs the corpus's %d and one more for the "
@@ -172,6 +176,9 @@ void agent_rtd_destroy(struct agent_rtd_side **sp) {
     free(s->index);
     free(s->ids);
     free(s->window);
+    free(s->drawn);
+    free(s->picks);
+    free(s->u);
     free(s->scores);
     free(s->labels);
     free(s);

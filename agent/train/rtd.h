@@ -82,7 +82,6 @@ struct agent_rtd_side {
     struct intra_place at;
     struct intra_sampler *sampler;
     struct intra_group *group;
-    struct intra_device *passes; // of the group's model
     struct cmp_tokens *wire;
     struct rtd_share *share;   // NULL: embeddings are not shared
     bool *embedding;           // with share, by tensor index: true for the shared embedding
@@ -92,9 +91,15 @@ struct agent_rtd_side {
     int32_t *tokens;           // (n) text of the event
     int32_t *inputs, *targets; // (micro) for the model
     int32_t *positions;        // (micro) masked
-    int32_t *masked_at;        // (n) masked positions of the whole step
-    int32_t *index, *ids;      // (n) of replaced tokens: index among the masked ones, new id
-    int32_t *window;           // (seq_len) scratch
+    // (n) masked positions: discriminator, in the step; generator, each in its micro-batch
+    int32_t *masked_at;
+    int32_t *index, *ids; // (n) of replaced tokens: index among the masked ones, new id
+    // Generator: what each micro-batch asks for (accumulate); (n) draws and their numbers, by index
+    // among the masked positions.
+    struct intra_picks *picks;
+    int32_t *drawn;
+    double *u;
+    int32_t *window; // (seq_len) scratch
     int64_t events, eval_batches;
     int64_t eval_windows[INTRA_SOURCES_MAX];
     struct agent_rtd_state s;

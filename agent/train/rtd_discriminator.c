@@ -87,24 +87,27 @@ static void put_in(struct agent_rtd_side *s, struct received *b, int32_t from, i
     b->next += (uint32_t)k;
 }
 
-static enum neb_status keep_scores(struct agent_rtd_side *s, int32_t n) {
-    if (s->n_scores + (size_t)n > s->cap_scores) {
-        size_t cap = 2 * s->cap_scores + (size_t)n;
-        float *p = realloc(s->scores, cap * sizeof *p);
-        s->scores = p ? p : s->scores;
-        int32_t *q = p ? realloc(s->labels, cap * sizeof *q) : NULL;
-        s->labels = q ? q : s->labels;
-        if (!p || !q)
-            return neb_fail(NEB_ERR_NOMEM, "out of memory for scores of held-out text");
-        s->cap_scores = cap;
-    }
-    float *z = s->scores + s->n_scores;
-    NEB_TRY(intra_device_scores(s->passes, n, z));
+// Room for n more scores of held-out positions, and their labels.
+static enum neb_status scores_room(struct agent_rtd_side *s, int32_t n) {
+    if (s->n_scores + (size_t)n <= s->cap_scores)
+        return NEB_OK;
+    size_t cap = 2 * s->cap_scores + (size_t)n;
+    float *p = realloc(s->scores, cap * sizeof *p);
+    s->scores = p ? p : s->scores;
+    int32_t *q = p ? realloc(s->labels, cap * sizeof *q) : NULL;
+    s->labels = q ? q : s->labels;
+    if (!p || !q)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for scores of held-out text");
+    s->cap_scores = cap;
+    return NEB_OK;
+}
+
+static void keep_scores(struct agent_rtd_side *s, int32_t n) {
+    const float *z = s->scores + s->n_scores;
     memcpy(s->labels + s->n_scores, s->targets, (size_t)n * sizeof *s->labels);
     for (int32_t i = 0; i < n; i++)
         s->eval_right += (z[i] > 0) == (s->targets[i] == 1);
     s->n_scores += (size_t)n;
-    return NEB_OK;
 }
 
 static enum neb_status consume_eval(struct agent_rtd_side *s, struct received *b) {
@@ -117,8 +120,11 @@ static enum neb_status consume_eval(struct agent_rtd_side *s, struct received *b
         struct intra_batch batch = {
             .tokens = s->inputs, .targets = s->targets, .B = (int)b->windows, .T = s->job.seq_len};
         put_in(s, b, 0, n);
-        NEB_TRY(intra_device_pass(s->passes, &batch, 0, &loss, &count));
-        NEB_TRY(keep_scores(s, n));
+        NEB_TRY(scores_room(s, n));
+        struct intra_picks p = {.kind = INTRA_PICK_SCORES, .n = n, .logp = s->scores + s->n_scores};
+        intra_group_pass(s->group, &batch, &p);
+        NEB_TRY(intra_group_passed(s->group, &loss, &count));
+        keep_scores(s, n);
     }
     s->eval_sum += loss;
     s->eval_count += count;

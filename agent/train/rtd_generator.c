@@ -3,38 +3,56 @@
 #include "agent/train/rtd.h"
 
 #include <math.h>
+#include <string.h>
 
-struct made { // replacements of the event so far
+struct made { // of the event so far
     uint32_t masked, replaced;
 };
 
-// Masks one micro-batch, passes it through the model, and samples if a batch is wanted.
-static enum neb_status generate(struct agent_rtd_side *s, const int32_t *tokens, int32_t windows,
-                                int32_t a, bool learn, bool wanted, struct made *m) {
+// Masks micro-batch a, and gives it to the model; asks for draws if a batch is wanted.
+static void mask(struct agent_rtd_side *s, const int32_t *tokens, int32_t windows, int32_t a,
+                 bool learn, bool wanted, struct made *m) {
     int32_t n = windows * s->job.seq_len, k = rtd_mask(s, tokens, n, a);
+    struct intra_batch b = {
+        .tokens = s->inputs, .targets = s->targets, .B = windows, .T = s->job.seq_len};
+    struct intra_picks *p = &s->picks[a];
     intra_mask_apply(tokens, n, s->positions, k, s->vocab, s->inputs, s->targets);
-    if (learn) {
-        intra_group_micro(s->group, s->inputs, s->targets);
-    } else {
-        double loss = 0;
-        int64_t count = 0;
-        struct intra_batch b = {
-            .tokens = s->inputs, .targets = s->targets, .B = windows, .T = s->job.seq_len};
-        NEB_TRY(intra_device_pass(s->passes, &b, 0, &loss, &count));
-        s->eval_sum += loss;
-        s->eval_count += count;
-    }
-    if (!wanted)
-        return NEB_OK;
-    int32_t *ids = s->inputs; // no longer needed
-    NEB_TRY(intra_mask_sample(s->passes, s->vocab, s->positions, k, rtd_seed(s, SEED_SAMPLE),
-                              rtd_stream(s, a), ids));
-    for (int32_t i = 0; i < k; i++)
-        if (ids[i] != tokens[s->positions[i]]) {
-            s->index[m->replaced] = (int32_t)m->masked + i;
-            s->ids[m->replaced++] = ids[i];
-        }
+    memcpy(s->masked_at + m->masked, s->positions, (size_t)k * sizeof *s->positions);
+    *p = (struct intra_picks){.kind = INTRA_PICK_DRAWS,
+                              .n = k,
+                              .at = s->masked_at + m->masked,
+                              .n_ids = s->vocab,
+                              .u = s->u + m->masked,
+                              .ids = s->drawn + m->masked};
+    if (wanted)
+        intra_mask_draws(rtd_seed(s, SEED_SAMPLE), rtd_stream(s, a), k, s->u + m->masked);
     m->masked += (uint32_t)k;
+    if (!learn) {
+        intra_group_pass(s->group, &b, wanted ? p : NULL);
+        return;
+    }
+    intra_group_micro_batch(s->group, &b, wanted ? p : NULL);
+    intra_trainer_count(intra_group_trainer(s->group), s->inputs, s->targets, n);
+}
+
+// The draws are here: lists those that differ from the text.
+static void compare(struct agent_rtd_side *s, int32_t micros, struct made *m) {
+    int32_t i = 0;
+    for (int32_t a = 0; a < micros; a++)
+        for (int32_t k = 0; k < s->picks[a].n; k++, i++)
+            if (s->drawn[i] != s->tokens[a * s->micro + s->masked_at[i]]) {
+                s->index[m->replaced] = i;
+                s->ids[m->replaced++] = s->drawn[i];
+            }
+}
+
+// Ends passes without learning.
+static enum neb_status passed(struct agent_rtd_side *s) {
+    double loss;
+    int64_t count;
+    NEB_TRY(intra_group_passed(s->group, &loss, &count));
+    s->eval_sum += loss;
+    s->eval_count += count;
     return NEB_OK;
 }
 
@@ -59,8 +77,11 @@ static enum neb_status produce_eval(struct agent_rtd_side *s, struct neb_buf *ba
     bool last = s->s.event + 1 >= s->events + s->eval_batches;
     rtd_eval_begin(s);
     int32_t windows = rtd_draw(s);
-    if (windows)
-        NEB_TRY(generate(s, s->tokens, windows, 0, false, true, &m));
+    if (windows) {
+        mask(s, s->tokens, windows, 0, false, true, &m);
+        NEB_TRY(passed(s));
+        compare(s, 1, &m);
+    }
     // a sampled token that equals the text counts as accurate
     s->eval_right += (int64_t)m.masked - (int64_t)m.replaced;
     NEB_TRY(encode(s, (uint8_t)(FLAG_EVAL | (last ? FLAG_LAST : 0)), windows, &m, batch));
@@ -99,9 +120,10 @@ static enum neb_status produce_training(struct agent_rtd_side *s, struct neb_buf
         NEB_TRY(merge_rows(s));
     rtd_draw(s);
     for (int32_t a = 0; a < s->job.accumulate; a++)
-        NEB_TRY(generate(s, s->tokens + (size_t)a * s->micro, s->job.batch, a, learn, emit, &m));
-    if (learn)
-        NEB_TRY(rtd_took_step(s));
+        mask(s, s->tokens + (size_t)a * s->micro, s->job.batch, a, learn, emit, &m);
+    NEB_TRY(learn ? rtd_took_step(s) : passed(s));
+    if (emit)
+        compare(s, s->job.accumulate, &m);
     if (shares) {
         NEB_TRY(intra_group_pull(s->group, s->embedding));
         NEB_TRY(rtd_share_send(s->share, x));

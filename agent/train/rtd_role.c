@@ -16,6 +16,7 @@ enum neb_status rtd_role_create(struct agent_side *x) {
     NEB_TRY(agent_rtd_create(&w->x.job, x->role->is, w->corpus, &x->at, &s));
     x->own = s;
     x->group = s->group;
+    x->learns = true;
     x->model = intra_group_model(s->group);
     x->figures = &s->s.f;
     x->stats = &s->stats;

@@ -41,12 +41,21 @@ void rtd_share_destroy(struct rtd_share **sp) {
     *sp = NULL;
 }
 
-// The rows of exchange x, and their number of elements in *n.
+static int32_t first_row(const struct rtd_share *s, int64_t x) {
+    return (int32_t)(x % s->n_blocks) * s->block;
+}
+
+static size_t elements_of(const struct rtd_share *s, int64_t x) { // of exchange x
+    const struct intra_tensor *t = s->model->embed;
+    int32_t left = t->rows - first_row(s, x);
+    return (size_t)(left < s->block ? left : s->block) * (size_t)t->cols;
+}
+
+// The rows of exchange x, and their number of elements in *n. The caller has pulled the embedding.
 static float *rows_of(const struct rtd_share *s, int64_t x, size_t *n) {
     const struct intra_tensor *t = s->model->embed;
-    int32_t first = (int32_t)(x % s->n_blocks) * s->block,
-            rows = t->rows - first < s->block ? t->rows - first : s->block;
-    *n = (size_t)rows * (size_t)t->cols;
+    int32_t first = first_row(s, x);
+    *n = elements_of(s, x);
     return s->model->params + t->at + (size_t)first * (size_t)t->cols;
 }
 
@@ -121,16 +130,14 @@ enum neb_status rtd_share_save(const struct rtd_share *s, struct intra_ckpt_writ
 enum neb_status rtd_share_restore(struct rtd_share *s, const struct intra_ckpt *c) {
     const struct intra_ckpt_section *f = intra_ckpt_find(c, "rtd.share.frame");
     uint64_t x;
-    size_t n;
     s->pending = -1;
     if (!f)
         return NEB_OK;
     NEB_TRY(intra_ckpt_read(c, "rtd.share", INTRA_U64, 1, 1, &x));
     s->pending = (int64_t)(x & INT64_MAX);
-    (void)rows_of(s, s->pending, &n);
     neb_buf_clear(&s->frame);
     NEB_TRY(neb_buf_reserve(&s->frame, f->bytes));
     NEB_TRY(intra_ckpt_range(c, f, 0, s->frame.p, f->bytes));
     s->frame.len = f->bytes;
-    return cmp_decode(s->work, s->frame.p, s->frame.len, s->ours, n);
+    return cmp_decode(s->work, s->frame.p, s->frame.len, s->ours, elements_of(s, s->pending));
 }

@@ -3,6 +3,7 @@
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
 #include "agent/job/sides.h"
+#include "agent/train/follow.h"
 
 #include <math.h>
 
@@ -222,10 +223,14 @@ static enum neb_status turn(struct agent_side *x, bool *moved) {
     *moved |= t.next != SIDE_WAIT;
     if (t.next != SIDE_LEARN)
         return NEB_OK;
+    exchange_heartbeat(&x->w->x, true, 1);
+    neb_ns start = neb_now();
     NEB_TRY(x->role->learn(x, &t));
     x->to = t.to;
-    if (t.stepped)
+    if (t.stepped) {
+        exchange_step_took(&x->w->x, neb_seconds(neb_now() - start));
         say_step(x);
+    }
     if (t.from)
         NEB_TRY(agent_stream_applied(t.from));
     NEB_TRY(put_made(x));
@@ -256,14 +261,23 @@ static enum neb_status set_place(struct agent_side *x) {
     struct agent_worker *w = x->w;
     const struct agent_cluster *c = &w->x.job.clusters[w->x.cluster];
     NEB_TRY(intra_corpus_open(agent_job_corpus(&w->x.job, w->x.cluster), true, &w->corpus));
+    if (intra_corpus_streams(w->corpus))
+        return neb_fail(NEB_ERR_INVALID,
+                        "cluster %s: modes rtd and distill take no corpus that streams: build it "
+                        "without `stream`",
+                        c->name);
     NEB_TRY(kern_cpu_create(w->world ? w->threads : c->threads, &w->K));
     if (agent_job_takes_devices(&w->x.job))
         NEB_TRY(worker_device_open(w));
-    if (!w->device && c->precision == AGENT_PRECISION_BF16)
+    bool bf16 = c->precision == AGENT_PRECISION_BF16;
+    if (!w->device && bf16)
         NEB_TRY(kern_cpu_bf16(w->K));
     x->at = (struct intra_place){.K = w->K,
                                  .device = w->device,
-                                 .type = w->device ? w->device_type : KERN_F32,
+                                 .type = w->device ? w->device_type
+                                         : bf16    ? KERN_BF16
+                                                   : KERN_F32,
+                                 .device_optional = worker_device_optional(w),
                                  .graphs = (enum intra_graphs)c->cuda_graphs,
                                  .mesh = c->mesh,
                                  .world = w->world};
@@ -271,13 +285,23 @@ static enum neb_status set_place(struct agent_side *x) {
 }
 
 static enum neb_status create(struct agent_side *x) {
-    struct kern *D = x->w->device;
+    struct agent_worker *w = x->w;
+    struct kern *D = w->device;
+    const struct agent_cluster *c = &w->x.job.clusters[w->x.cluster];
+    if (w->world && w->world->size != agent_cluster_ranks(c))
+        return neb_fail(NEB_ERR_STATE, "cluster %s has a mesh of %d ranks, but %d were started",
+                        c->name, agent_cluster_ranks(c), w->world->size);
     enum neb_status st = x->role->create(x);
     // the device itself failed, not a file or a setting
     if (st != NEB_OK && D && D->ops->finish(D) != NEB_OK)
-        st = worker_device_joined(x->w, st);
+        st = worker_device_joined(w, st);
     NEB_TRY(st);
-    worker_device_report(x->w);
+    worker_device_settle(w, x->group);
+    if (w->world && w->x.vault)
+        NEB_TRY(agent_follow_seal(x->group, w->x.vault)); // each rank seals what it writes
+    if (w->world)
+        neb_info("%d ranks: dp %d, pp %d, tp %d, %d threads each", w->world->size, c->mesh.dp,
+                 c->mesh.pp, c->mesh.tp, kern_pool_threads(w->K->pool));
     if (x->second) {
         x->second->at = x->at;
         NEB_TRY(x->second->role->create(x->second));
@@ -342,8 +366,7 @@ static enum neb_status report(struct agent_side *x) {
 }
 
 static enum neb_status write_model(struct agent_side *x, const char *file) {
-    if (x->group) // for the file, translations and the digest
-        NEB_TRY(intra_group_pull(x->group, NULL));
+    NEB_TRY(intra_group_pull(x->group, NULL)); // for the file, translations and the digest
     return x->role->done(x) ? worker_write_model(x->w, x->model, file) : NEB_OK;
 }
 
@@ -376,6 +399,7 @@ enum neb_status agent_side_run(struct agent_worker *w) {
         second.role = roles[i]->is == other ? roles[i] : second.role;
     }
     enum neb_status st = x.role ? run(&x) : neb_fail(NEB_ERR_STATE, "this cluster has no side");
+    w->lost = intra_group_lost(x.group);
     side_close(&x);
     second.role->destroy(&second);
     if (x.role)

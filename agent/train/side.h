@@ -9,7 +9,8 @@
 //       save      a checkpoint, if one is due
 //
 // Rank 0 of the worker runs the loop: it has the streams, the files and the agent's socket. What
-// computes goes through the process group (intra/train/group.h), which deals work to the ranks.
+// computes goes through the process group (intra/train/group.h), which deals work to the ranks and
+// brings draws, labels and scores back.
 //
 // The reference (sync.scheme: synchronous) has both sides in this process, and queues between them.
 #ifndef AGENT_SIDE_H
@@ -91,7 +92,8 @@ struct agent_side {
     struct agent_worker *w;    // borrowed
     struct intra_place at;     // where the worker's model is
     void *own;                 // of the role
-    struct intra_group *group; // owned by the role; NULL: a frozen model
+    struct intra_group *group; // owned by the role
+    bool learns;               // checkpoints hold the group's state
     struct intra_model *model;
     const struct side_figures *figures;
     const struct intra_step_stats *stats;

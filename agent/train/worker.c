@@ -53,6 +53,8 @@ static enum neb_status train(struct agent_worker *w) {
             continue;
         }
         NEB_TRY(exchange_leaves_out(&w->x) ? worker_builtin_leave_out(w) : worker_builtin_step(w));
+        if (w->x.shards && !w->x.federated)
+            NEB_TRY(exchange_alone(&w->x));
         NEB_TRY(worker_eval_when_due(w));
         if (w->x.job.checkpoint_every && w->x.step % w->x.job.checkpoint_every == 0)
             NEB_TRY(exchange_save(&w->x));
@@ -109,7 +111,7 @@ static enum neb_status run(struct agent_worker *w, const char *socket_path, cons
         return agent_side_run(w);
     w->x.federated = w->x.job.sync.scheme == AGENT_SCHEME_FEDERATED && w->x.job.n_clusters > 1;
     NEB_TRY(worker_builtin_create(w));
-    if (w->x.federated) {
+    if (w->x.federated || agent_job_steps_alone(&w->x.job)) {
         NEB_TRY(exchange_join(&w->x));
         worker_tensors_add_shards(&w->tensors, w->x.shards);
     }
@@ -136,7 +138,7 @@ static bool for_others(const struct agent_worker *w, enum neb_status st) {
     struct intra_comm *world = w->world;
     return (st == NEB_ERR_IO || st == NEB_ERR_TIMEOUT || st == NEB_ERR_STATE) && world &&
            !w->device_gone && // then the failed device is known
-           (intra_group_lost(w->group) || (world->ops->lost && world->ops->lost(world)));
+           (w->lost || intra_group_lost(w->group) || (world->ops->lost && world->ops->lost(world)));
 }
 
 // True if the device failed after at least one good step, in this process or an earlier one. A new

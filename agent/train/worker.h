@@ -28,6 +28,7 @@ struct agent_worker {
     enum kern_type device_type;
     char no_device[KERN_WHY_MAX + 64]; // with device: auto, why there is no device
     bool device_gone;                  // the job trained on a device before, which is missing now
+    bool lost;                         // a side's group was lost (intra_group_lost)
     struct intra_corpus *corpus;
     // The model of reports: the group's, or that of a side.
     struct intra_model *model;
@@ -63,19 +64,15 @@ NEB_MUST_CHECK enum neb_status worker_builtin_leave_out(struct agent_worker *w);
 // worker_device.c
 // Opens what the cluster's `device` and `precision` ask for: sets w->device and w->device_type.
 // NEB_ERR_UNSUPPORTED, with a hint: `cuda` is not available. NEB_ERR_IO, and w->device_gone: the
-// job trained on a device before (worker_device_had), so processors are no substitute.
+// job trained on a device before, so processors are no substitute.
 NEB_MUST_CHECK enum neb_status worker_device_open(struct agent_worker *w);
-bool worker_device_had(const struct agent_worker *w);
 bool worker_device_optional(const struct agent_worker *w); // processors are a substitute
-// st: the result of intra_group_create. Returns it, or the error of worker_device_open if the
+// st: the result of intra_group_create, or of the creation of a side. Returns it, or the error of worker_device_open if the
 // device that the job had before cannot be joined.
 NEB_MUST_CHECK enum neb_status worker_device_joined(struct agent_worker *w, enum neb_status st);
-// Call it once there is a group: gives the device back if other ranks have none, and reports where
-// the worker trains.
-void worker_device_settle(struct agent_worker *w);
-// The last part of worker_device_settle, which is all that a side of rtd and distill needs: stores
-// and reports the device.
-void worker_device_report(struct agent_worker *w);
+// Call it once there is a group: gives the device back if other ranks have none, and stores and
+// reports where the worker trains.
+void worker_device_settle(struct agent_worker *w, const struct intra_group *group);
 // "cuda (NVIDIA …, bf16)", "cpu" or "cpu, bf16"
 void worker_device_name(const struct agent_worker *w, char *out, size_t cap);
 

@@ -12,7 +12,7 @@
 // has trained on none, or on the CPU since.
 static const char TRAINED_ON[] = "device";
 
-bool worker_device_had(const struct agent_worker *w) {
+static bool device_had(const struct agent_worker *w) {
     char path[NEB_PATH_MAX];
     return neb_path(path, sizeof path, w->x.dir, TRAINED_ON) == NEB_OK && neb_fs_exists(path);
 }
@@ -42,7 +42,7 @@ static enum neb_status gone(struct agent_worker *w, const char *why) {
 
 enum neb_status worker_device_open(struct agent_worker *w) {
     const struct agent_cluster *c = &w->x.job.clusters[w->x.cluster];
-    bool must = c->device == AGENT_DEVICE_CUDA, had = worker_device_had(w);
+    bool must = c->device == AGENT_DEVICE_CUDA, had = device_had(w);
     char why[KERN_WHY_MAX];
     int index;
     w->device_type = c->precision == AGENT_PRECISION_BF16 ? KERN_BF16 : KERN_F32;
@@ -74,13 +74,12 @@ enum neb_status worker_device_open(struct agent_worker *w) {
 
 bool worker_device_optional(const struct agent_worker *w) {
     const struct agent_cluster *c = &w->x.job.clusters[w->x.cluster];
-    return c->device == AGENT_DEVICE_AUTO && c->precision != AGENT_PRECISION_BF16 &&
-           !worker_device_had(w);
+    return c->device == AGENT_DEVICE_AUTO && c->precision != AGENT_PRECISION_BF16 && !device_had(w);
 }
 
 enum neb_status worker_device_joined(struct agent_worker *w, enum neb_status st) {
     char why[1024];
-    if (st == NEB_OK || st == NEB_ERR_NOMEM || !w->device || !worker_device_had(w))
+    if (st == NEB_OK || st == NEB_ERR_NOMEM || !w->device || !device_had(w))
         return st;
     neb_last_error(why, sizeof why);
     return gone(w, why);
@@ -120,7 +119,12 @@ static void say_device(struct agent_worker *w) {
                      json_pack("{s:s,s:s,s:s}", "kind", "note", "device", device, "text", text));
 }
 
-void worker_device_report(struct agent_worker *w) {
+void worker_device_settle(struct agent_worker *w, const struct intra_group *group) {
+    if (w->device && !intra_group_device(group)) { // the group has logged why
+        kern_destroy(&w->device);
+        snprintf(w->no_device, sizeof w->no_device,
+                 "not all ranks can use a device (see the worker's log)");
+    }
     keep_name(w);
     if (w->device)
         neb_info("training on %s in %s", w->device->name,
@@ -128,13 +132,4 @@ void worker_device_report(struct agent_worker *w) {
     else
         say_products(w);
     say_device(w);
-}
-
-void worker_device_settle(struct agent_worker *w) {
-    if (w->device && !intra_group_device(w->group)) { // the group has logged why
-        kern_destroy(&w->device);
-        snprintf(w->no_device, sizeof w->no_device,
-                 "not all ranks can use a device (see the worker's log)");
-    }
-    worker_device_report(w);
 }

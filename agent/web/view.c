@@ -8,7 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PEERS = 64, CODEC = 40, DEVICE = 96 };
+enum { PEERS = 64, CODEC = 40, DEVICE = 96, ROUNDS = 24 };
+
+// A merge of one cluster: round, fragment; times of day: begins to encode, has sent its update, has
+// the commit, begins to merge, has merged; seconds that training waited.
+enum { ROUND_WORDS = 8 };
 
 struct point {
     double t, at; // t: time of day; at: a clock that nobody sets
@@ -45,6 +49,8 @@ struct course { // the curve of one cluster of one job
     // thinned.
     struct neb_buf columns[COLUMNS];
     int written; // points in columns
+    double rounds[ROUNDS][ROUND_WORDS];
+    uint64_t n_rounds; // in all; the ring holds the last ones
 };
 
 struct job_view {
@@ -202,6 +208,21 @@ static bool of_worker(const char *kind) {
     return !strcmp(kind, "checkpoint") || !strcmp(kind, "tune") || !strcmp(kind, "labels");
 }
 
+static void keep_round(struct course *c, const json_t *line, double merged) {
+    double round = NAN, fragment = 0, encode = 0, travel = 0, held = 0, apply = 0, stall = 0;
+    number(line, "round", &round);
+    number(line, "fragment", &fragment);
+    number(line, "encode_s", &encode);
+    number(line, "travel_s", &travel);
+    number(line, "held_s", &held);
+    number(line, "apply_s", &apply);
+    number(line, "stall_s", &stall);
+    double merge = merged - apply, arrived = merge - held, sent = arrived - travel;
+    const double words[ROUND_WORDS] = {round,   fragment, sent - encode, sent,
+                                       arrived, merge,    merged,        stall};
+    memcpy(c->rounds[c->n_rounds++ % ROUNDS], words, sizeof words);
+}
+
 void agent_view_line(struct agent_view *v, const char *job, int interval, const json_t *line,
                      double unix_s, double steady_s) {
     const char *kind = json_string_value(json_object_get(line, "kind")),
@@ -244,6 +265,8 @@ void agent_view_line(struct agent_view *v, const char *job, int interval, const 
         counted_line(line, "sent_bytes", &c->sent_bytes);
         counted_line(line, "recv_bytes", &c->recv_bytes);
     }
+    if (!strcmp(kind, "round"))
+        keep_round(c, line, unix_s);
     count(line, "round", &round);
     number(line, "interval", &h);
     c->round = (int64_t)round;
@@ -379,7 +402,15 @@ static void put_course(struct neb_buf *b, struct course *c) {
         put_text(b, "]");
         b->oom |= col->oom;
     }
-    put_text(b, "}");
+    put_text(b, ",\"rounds\":[");
+    uint64_t first = c->n_rounds > ROUNDS ? c->n_rounds - ROUNDS : 0;
+    for (uint64_t i = first; i < c->n_rounds; i++)
+        for (int k = 0; k < ROUND_WORDS; k++) {
+            put_text(b, k ? "," : i > first ? ",[" : "[");
+            put_number(b, c->rounds[i % ROUNDS][k]);
+            put_text(b, k + 1 < ROUND_WORDS ? "" : "]");
+        }
+    put_text(b, "]}");
 }
 
 char *agent_view_history(struct agent_view *v) {

@@ -43,7 +43,9 @@ struct agent_view_rate agent_view_rate(struct agent_view *v, uint32_t peer, uint
 json_t *agent_view_clusters(const struct agent_view *v, const char *job, double steady_s);
 json_t *agent_view_events(const struct agent_view *v); // [{t, job, cluster, text}], newest last
 // {"version": 1, "jobs": [{"id", "clusters": [{"name", "t": […], "loss": […], …}]}], "events"}:
-// columns of equal length, null for unknown values. Text, which the caller frees; NULL: out of
+// columns of equal length, null for unknown values; and "rounds", the last merges of the cluster, each
+// [round, fragment, begins to encode, sent, commit is here, begins to merge, merged, seconds that
+// training waited], with times of day. Text, which the caller frees; NULL: out of
 // memory. Each point becomes text only once, since a page asks every two seconds.
 char *agent_view_history(struct agent_view *v);
 

@@ -142,7 +142,7 @@ static const char *more_files(int why) {
 }
 
 // Every stripe of every peer retries each second, so the log throttle is per peer.
-void link_warn_no_dial(struct peer *p, const char *where, int why, neb_ns now) {
+static void warn_no_dial(struct peer *p, const char *where, int why, neb_ns now) {
     uint64_t more;
     char times[48] = "";
     if (!neb_throttle_line(&p->no_dial, now, &more))
@@ -153,7 +153,7 @@ void link_warn_no_dial(struct peer *p, const char *where, int why, neb_ns now) {
              more_files(why), times);
 }
 
-void link_warn_no_accept(struct inter_link *l, int why, neb_ns now) {
+static void warn_no_accept(struct inter_link *l, int why, neb_ns now) {
     uint64_t more;
     char times[48] = "";
     if (!neb_throttle_line(&l->no_accept, now, &more))
@@ -181,7 +181,7 @@ void link_conn_dial(struct inter_link *l, struct peer *p, uint32_t index) {
                                         ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CONNECT_RETRIED |
                                         HANDSHAKE_FAILED);
     if (bad || !c->mon || zmq_connect(c->sock, where) != 0) {
-        link_warn_no_dial(p, where, zmq_errno(), neb_now());
+        warn_no_dial(p, where, zmq_errno(), neb_now());
         link_conn_close(l, p, c);
         c->retry_at = neb_now() + NEB_S;
     }
@@ -312,7 +312,7 @@ void link_router_events(struct inter_link *l) {
     int fd;
     while (l->router_mon && inter_monitor_read(l->router_mon, &event, &fd)) {
         if (event == ZMQ_EVENT_ACCEPT_FAILED) {
-            link_warn_no_accept(l, fd, neb_now()); // the event's value is errno, no descriptor
+            warn_no_accept(l, fd, neb_now()); // the event's value is errno, no descriptor
             continue;
         }
         if (event == ZMQ_EVENT_ACCEPTED || event == ZMQ_EVENT_LISTENING) {

@@ -221,9 +221,6 @@ void link_conn_patience(const struct peer *p, const struct conn *c); // sets its
 struct inter_tcp_counts link_conn_counts(const struct conn *c);
 void link_counts_add(struct inter_tcp_counts *a, struct inter_tcp_counts b);
 void link_set_dial(struct inter_link *l, struct peer *p);
-// Warn that a peer cannot be dialled or a connection not accepted. why: errno, or ZeroMQ's.
-void link_warn_no_dial(struct peer *p, const char *where, int why, neb_ns now);
-void link_warn_no_accept(struct inter_link *l, int why, neb_ns now);
 bool link_peer_find(struct peer *p, neb_ns now);            // false: address not known yet
 void link_peer_moved(struct inter_link *l, struct peer *p); // its endpoint changed
 // Opens more bulk connections if either side can fill them.

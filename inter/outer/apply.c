@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Applies a commit. The first pass opens and checks all updates; it may fail and changes nothing.
-// The second pass settles, steps and digests.
+// Applies a commit, wave by wave. The first pass opens and checks all updates; it may fail and
+// changes nothing. The second pass settles, steps and digests.
 //
 // On the host the second pass also sums, strip by strip, while a strip is in the cache. On an
 // accelerator reading an update may fail, so the first pass already sums there.
@@ -245,9 +245,12 @@ enum neb_status inter_outer_apply(struct inter_outer *o, int32_t f,
     NEB_TRY(o->c.sum ? outer_masked_open(f, &job) : open_parts(o, g, r));
     NEB_TRY(outer_each(o, g, open_unit, &job));
     NEB_TRY(o->now.K->ops->finish(o->now.K));
-    outer_digests_zero(o);
+    if (g->begins)
+        outer_digests_zero(o);
     NEB_TRY(outer_each(o, g, settle_unit, &job));
     NEB_TRY(o->now.K->ops->finish(o->now.K));
+    if (!g->completes)
+        return NEB_OK;
     // If the commit does not hold our update, u stays as the residual. It already contains Δ, so
     // the progress up to the send leaves θ_m and comes back with the next update.
     g->in_flight = false;

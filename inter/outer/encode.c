@@ -46,16 +46,16 @@ enum neb_status inter_outer_encode(struct inter_outer *o, int32_t f, const struc
                                    inter_outer_counts *counts, void *user, struct neb_buf *out) {
     struct outer_fragment *g = &o->fragments[f];
     struct encode_job job = {o, g, codec, counts, user};
+    if (g->begins) {
+        neb_buf_clear(out);
+        cmp_update_begin(out, (uint32_t)g->n);
+    }
     NEB_TRY(outer_each(o, g, encode_unit, &job));
     NEB_TRY(o->now.K->ops->finish(o->now.K));
-    neb_buf_clear(out);
-    cmp_update_begin(out, (uint32_t)g->n);
-    for (int32_t i = 0; i < g->n; i++) {
-        const struct outer_slot *s = &o->slots[g->units[i]];
-        neb_buf_add(out, s->b->frame.p, s->b->frame.len);
-    }
+    for (int32_t i = 0; i < g->count; i++)
+        neb_buf_add(out, o->buffers[i].frame.p, o->buffers[i].frame.len);
     NEB_TRY(neb_buf_check(out));
-    g->in_flight = true;
+    g->in_flight = g->in_flight || g->completes;
     return NEB_OK;
 }
 
@@ -105,6 +105,7 @@ float inter_outer_unit_error(struct inter_outer *o, int32_t f, int32_t pick, con
         cmp_update_open(blob, len, g->shapes, (uint32_t)g->n, o->views) != NEB_OK)
         return 0;
     struct outer_slot *s = &o->slots[g->units[pick]];
+    s->b = &o->buffers[0];
     s->views[0] = o->views[pick];
     if (outer_open_part(s, 0) != NEB_OK || (o->device && outer_device_fetch_u(o, s) != NEB_OK))
         return 0;

@@ -52,11 +52,13 @@ static enum neb_status make_fragment(struct inter_outer *o, int32_t f) {
         if (o->slots[i].u.fragment == f) {
             g->shapes[g->n] = o->slots[i].shape;
             g->units[g->n++] = i;
-            o->most_units = g->n > o->most_units ? g->n : o->most_units;
-            o->slots[i].b = &o->buffers[g->n - 1];
             o->slots[i].from = g->elements;
             g->elements += o->slots[i].n;
         }
+    g->count = g->n;
+    g->begins = g->completes = true;
+    int32_t wave = o->c.wave && o->c.wave < g->n ? o->c.wave : g->n;
+    o->most_units = wave > o->most_units ? wave : o->most_units;
     return g->n || o->part
                ? NEB_OK
                : neb_fail(NEB_ERR_INVALID,
@@ -152,6 +154,16 @@ void inter_outer_destroy(struct inter_outer **op) {
 
 // ---- units --------------------------------------------------------------------------------------
 
+void inter_outer_wave(struct inter_outer *o, int32_t f, int32_t first, int32_t n, bool begins,
+                      bool completes) {
+    struct outer_fragment *g = &o->fragments[f];
+    NEB_ASSERT(first >= 0 && n >= 0 && first + n <= g->n && n <= o->most_units);
+    g->first = first;
+    g->count = n;
+    g->begins = begins;
+    g->completes = completes;
+}
+
 struct each {
     const struct inter_outer *o;
     const struct outer_fragment *g;
@@ -160,7 +172,8 @@ struct each {
 };
 static void one_of_each(void *arg, size_t i) {
     const struct each *e = arg;
-    struct outer_slot *s = &e->o->slots[e->g->units[i]];
+    struct outer_slot *s = &e->o->slots[e->g->units[e->g->first + (int32_t)i]];
+    s->b = i < (size_t)e->o->most_units ? &e->o->buffers[i] : NULL; // see whole()
     s->st = e->task(e->arg, s);
 }
 
@@ -168,11 +181,11 @@ enum neb_status outer_each(const struct inter_outer *o, const struct outer_fragm
                            outer_task *task, void *arg) {
     struct each e = {o, g, task, arg};
     if (!o->device)
-        kern_pool_run(o->pool, (size_t)g->n, one_of_each, &e);
-    for (int32_t i = 0; i < g->n; i++) {
+        kern_pool_run(o->pool, (size_t)g->count, one_of_each, &e);
+    for (int32_t i = 0; i < g->count; i++) {
         if (o->device)
             one_of_each(&e, (size_t)i);
-        NEB_TRY(o->slots[g->units[i]].st);
+        NEB_TRY(o->slots[g->units[g->first + i]].st);
     }
     return NEB_OK;
 }
@@ -223,10 +236,19 @@ static enum neb_status digest_unit(void *arg, struct outer_slot *s) {
     return NEB_OK;
 }
 
+// A view of the fragment with all its units as the wave, for tasks that need no buffers.
+static struct outer_fragment whole(const struct outer_fragment *g) {
+    struct outer_fragment all = *g;
+    all.first = 0;
+    all.count = g->n;
+    return all;
+}
+
 // Digests the units from the current parameters.
 static struct kern_digest digest_now(const struct inter_outer *o, const struct outer_fragment *g) {
+    const struct outer_fragment all = whole(g);
     outer_digests_zero(o);
-    outer_each(o, g, digest_unit, &(struct walk){.o = o});
+    outer_each(o, &all, digest_unit, &(struct walk){.o = o});
     return outer_digests_sum(o, g);
 }
 
@@ -243,6 +265,8 @@ void inter_outer_skip(struct inter_outer *o, int32_t f, struct kern_digest *dige
     struct outer_fragment *g = &o->fragments[f];
     if (g->in_flight)
         outer_each(o, g, skip_unit, &(struct walk){.o = o, .g = g});
+    if (!g->completes)
+        return;
     g->in_flight = false;
     g->version++;
     *digest = digest_now(o, g);
@@ -258,14 +282,18 @@ void inter_outer_finish(struct inter_outer *o, int32_t f) {
     outer_each(o, &o->fragments[f], finish_unit, &(struct walk){.o = o});
 }
 
-static enum neb_status reject_unit(void *arg, struct outer_slot *s) {
+static enum neb_status reset_unit(void *arg, struct outer_slot *s) {
     const struct outer_place *m = &((const struct walk *)arg)->o->now;
     m->K->ops->zero(m->K, m->u + s->at, s->n * sizeof(float));
     return finish_unit(arg, s);
 }
 
+void inter_outer_reset(struct inter_outer *o, int32_t f) {
+    outer_each(o, &o->fragments[f], reset_unit, &(struct walk){.o = o});
+}
+
 void inter_outer_reject(struct inter_outer *o, int32_t f) {
-    outer_each(o, &o->fragments[f], reject_unit, &(struct walk){.o = o});
+    inter_outer_reset(o, f);
     o->fragments[f].in_flight = false;
 }
 
@@ -283,13 +311,16 @@ static enum neb_status adopt_unit(void *arg, struct outer_slot *s) {
         kern_stage_upload(m->K, m->theta + s->at, w->theta + s->at, s->n * sizeof(float));
     if (w->v != m->v)
         kern_stage_upload(m->K, m->v + s->at, w->v + s->at, s->n * sizeof(float));
-    return reject_unit(arg, s);
+    return NEB_OK;
 }
 
 void inter_outer_adopt(struct inter_outer *o, int32_t f, const float *theta, const float *v,
                        uint32_t version) {
     struct outer_fragment *g = &o->fragments[f];
-    outer_each(o, g, adopt_unit, &(struct walk){.o = o, .theta = theta, .v = v});
+    const struct outer_fragment all = whole(g);
+    outer_each(o, &all, adopt_unit, &(struct walk){.o = o, .theta = theta, .v = v});
+    if (g->count == g->n)
+        inter_outer_reset(o, f);
     g->in_flight = false;
     g->version = version;
 }

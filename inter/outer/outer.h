@@ -34,6 +34,9 @@
 // (agent/exchange/shards.h). What such a process encodes and applies is an update of its own units
 // (cmp_update_cut, cmp_update_join). The digests of the parts add up.
 //
+// Waves. The units of a fragment need scratch, and θ_m has to be in memory. A caller that cannot
+// spare either for a whole fragment goes through it in waves of units (inter_outer_wave).
+//
 // Sources: DiLoCo (arXiv 2311.08105), Streaming DiLoCo (2501.18512), SparseLoCo (2508.15706).
 #ifndef INTER_OUTER_H
 #define INTER_OUTER_H
@@ -79,6 +82,8 @@ struct inter_outer_config {
     // alone reads them. Fragments may then be empty, and digests cover the units only: the caller
     // adds inter_outer_version_digest. NULL: the units are the full list.
     const struct inter_outer_position *places;
+    // The most units of a wave: there is scratch for so many. 0: as many as a fragment has.
+    int32_t wave;
 };
 
 struct inter_outer;
@@ -116,6 +121,15 @@ NEB_MUST_CHECK enum neb_status inter_outer_to_host(struct inter_outer *o);
 bool inter_outer_on_device(const struct inter_outer *o);
 // Bytes of the state: arrays and scratch, without buffers that grow with the updates.
 uint64_t inter_outer_bytes(const struct inter_outer *o);
+
+// The next calls about fragment f (encode, apply, skip, finish, reject, reset) take only the units
+// [first, first + n) of it, until the next inter_outer_wave. A fragment is encoded or applied by
+// one call for each wave, in order, with the same other arguments. The call with `begins` begins
+// the update and the digest, the call with `completes` completes them. A wave may be empty. Without
+// this function a wave is the whole fragment. After an error in a later wave the fragment is
+// undefined.
+void inter_outer_wave(struct inter_outer *o, int32_t f, int32_t first, int32_t n, bool begins,
+                      bool completes);
 
 // Encodes fragment f into out, whose content it replaces. counts(user, unit) returns (rows) the
 // tokens seen of each row of a row-weighted unit since the member's last commit. A fragment in
@@ -172,9 +186,12 @@ void inter_outer_finish(struct inter_outer *o, int32_t f);
 // The gate rejected the update in flight: u and e are dropped, θ_m restarts from θ.
 void inter_outer_reject(struct inter_outer *o, int32_t f);
 
+// The residual is dropped, θ_m restarts from θ.
+void inter_outer_reset(struct inter_outer *o, int32_t f);
+
 // Takes over the state of fragment f from a snapshot, after `version` commits. theta, v: all
-// parameters, in the order of the arrays below; they may be those arrays. The residual is dropped,
-// θ_m restarts from θ.
+// parameters, in the order of the arrays below; they may be those arrays. Then it does what
+// inter_outer_reset does; a caller with several waves calls that for each of them.
 void inter_outer_adopt(struct inter_outer *o, int32_t f, const float *theta, const float *v,
                        uint32_t version);
 // What the number of commits adds to the digest of a fragment.

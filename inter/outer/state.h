@@ -11,8 +11,7 @@
 #include "compress/reader.h"
 #include "inter/outer/outer.h"
 
-// What a unit needs during a call. The k-th units of all fragments share it, because a call is
-// about one fragment.
+// What a unit needs during a call. The k-th units of all waves share it.
 struct outer_buffers {
     struct cmp_work *work;
     struct neb_buf frame; // encoded unit, before it is joined to the update
@@ -45,6 +44,8 @@ struct outer_fragment {
     bool in_flight;
     int32_t n;
     size_t elements;
+    int32_t first, count;          // the present wave, in `units`
+    bool begins, completes;        // it is the first wave of the fragment, or the last
     int32_t *units;                // indices of its units, ascending
     struct cmp_unit_shape *shapes; // what an update of it must hold
 };
@@ -69,8 +70,8 @@ struct inter_outer {
     int32_t n_units;
     struct outer_slot *slots;
     struct outer_fragment *fragments;
-    struct outer_buffers *buffers; // (most_units) of the fragment with most units
-    int32_t most_units;
+    struct outer_buffers *buffers; // (most_units)
+    int32_t most_units;            // of a wave
     size_t n;
     struct outer_place host;     // if the state is on an accelerator: as last pulled
     struct outer_place now;      // where the state is
@@ -94,7 +95,8 @@ static inline float outer_held(const struct inter_outer *o) {
 }
 
 // outer.c
-// Runs a task for each unit of a fragment. Returns the first failure; many tasks cannot fail.
+// Runs a task for each unit of a fragment's wave. Returns the first failure; many tasks cannot
+// fail.
 typedef enum neb_status outer_task(void *arg, struct outer_slot *s);
 enum neb_status outer_each(const struct inter_outer *o, const struct outer_fragment *g,
                            outer_task *task, void *arg);

@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-struct inter_statement inter_statement_of_accept(const struct inter_record *r,
-                                                 const struct inter_accept *a) {
+static struct inter_statement statement_of_accept(const struct inter_record *r,
+                                                  const struct inter_accept *a) {
     struct inter_statement s = {
         .kind = INTER_STATEMENT_ACCEPT,
         .fragment = r->fragment,
@@ -18,8 +18,8 @@ struct inter_statement inter_statement_of_accept(const struct inter_record *r,
     return s;
 }
 
-struct inter_statement inter_statement_of_promise(const struct inter_record *r,
-                                                  const struct inter_promise *p) {
+static struct inter_statement statement_of_promise(const struct inter_record *r,
+                                                   const struct inter_promise *p) {
     struct inter_statement s = {
         .kind = INTER_STATEMENT_PROMISE, .fragment = r->fragment, .term = p->term, .promise = *p};
     memcpy(s.job, r->job, sizeof s.job);
@@ -106,9 +106,9 @@ enum { STATEMENTS_MAX = NEB_MEMBERS_MAX + INTER_PROMISES_MAX }; // of one record
 static size_t statements(const struct inter_record *r, struct inter_statement *out) {
     size_t n = 0;
     for (uint8_t i = 0; i < r->n_accepts; i++)
-        out[n++] = inter_statement_of_accept(r, &r->accepts[i]);
+        out[n++] = statement_of_accept(r, &r->accepts[i]);
     for (uint8_t i = 0; i < r->n_promises; i++)
-        out[n++] = inter_statement_of_promise(r, &r->promises[i]);
+        out[n++] = statement_of_promise(r, &r->promises[i]);
     return n;
 }
 

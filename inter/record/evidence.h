@@ -37,10 +37,6 @@ struct inter_evidence {
     struct inter_statement a, b;
 };
 
-struct inter_statement inter_statement_of_accept(const struct inter_record *r,
-                                                 const struct inter_accept *a);
-struct inter_statement inter_statement_of_promise(const struct inter_record *r,
-                                                  const struct inter_promise *p);
 struct inter_statement inter_statement_of_update(const struct inter_manifest *m);
 
 static inline uint8_t inter_evidence_member(const struct inter_evidence *e) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The node: its events, the dispatch of messages, set-up and restore, status. Other node_*.c files
 // hold what is done about each message (see node_state.h).
+#include "agent/base/array.h"
 #include "compress/sketch.h"
 #include "inter/round/node_state.h"
 
@@ -16,7 +17,7 @@ const char *inter_fault_name(enum inter_fault f) {
     return f < INTER_FAULTS ? names[f] : "unknown";
 }
 
-void inter_actions_clear(struct inter_actions *a) {
+static void actions_clear(struct inter_actions *a) {
     a->n = 0;
     neb_buf_clear(&a->bytes);
 }
@@ -29,16 +30,12 @@ void inter_actions_free(struct inter_actions *a) {
 
 struct inter_action *node_act(struct step *s, enum inter_action_kind kind) {
     struct inter_actions *a = s->out;
-    if (a->n == a->cap) {
-        size_t cap = a->cap ? 2 * a->cap : 16;
-        struct inter_action *p = realloc(a->list, cap * sizeof *p);
-        if (!p) {
-            s->st = neb_fail(NEB_ERR_NOMEM, "out of memory for the actions of a step");
-            return &s->n->sink;
-        }
-        a->list = p;
-        a->cap = cap;
+    struct inter_action *p = neb_array_more(a->list, a->n, &a->cap, 16, sizeof *p);
+    if (!p) {
+        s->st = neb_fail(NEB_ERR_NOMEM, "out of memory for the actions of a step");
+        return &s->n->sink;
     }
+    a->list = p;
     // manifest, record, standing and evidence are set only by kinds that use them
     struct inter_action *x = &a->list[a->n++];
     x->kind = kind;
@@ -225,7 +222,7 @@ bool inter_node_is_heartbeat(const uint8_t *message, size_t len, struct inter_no
 enum neb_status inter_node_step(struct inter_node *n, neb_ns now, const struct inter_event *e,
                                 struct inter_actions *out) {
     struct step s = {.n = n, .now = now, .e = e, .from = e->peer, .out = out};
-    inter_actions_clear(out);
+    actions_clear(out);
     NEB_ASSERT(e->peer < PEERS_MAX);
     for (int i = 0; i < JOBS_MAX && n->stepped && now - n->stepped > away; i++)
         if (n->jobs[i].open)

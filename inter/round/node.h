@@ -293,7 +293,6 @@ struct inter_actions {
     size_t n, cap;
     struct neb_buf bytes;
 };
-void inter_actions_clear(struct inter_actions *a);
 void inter_actions_free(struct inter_actions *a);
 
 struct inter_node;

@@ -29,8 +29,8 @@ bool node_verify_record(struct inter_node *n, const struct job *j, const struct 
                             n->scratch.len, r->sig);
 }
 
-bool node_accept_fits(struct inter_node *n, const struct job *j, const struct inter_record *r,
-                      const struct inter_accept *a) {
+static bool accept_fits(struct inter_node *n, const struct job *j, const struct inter_record *r,
+                        const struct inter_accept *a) {
     uint8_t hash[INTER_SHA_BYTES];
     if (a->member >= j->c.n_members)
         return false;
@@ -46,7 +46,7 @@ bool node_proven(struct inter_node *n, const struct job *j, struct inter_record 
     struct member_set votes = mset_none();
     uint8_t kept = 0;
     for (uint8_t i = 0; i < r->n_accepts; i++) {
-        if (!node_accept_fits(n, j, r, &r->accepts[i]))
+        if (!accept_fits(n, j, r, &r->accepts[i]))
             continue;
         mset_add(&votes, r->accepts[i].member);
         r->accepts[kept++] = r->accepts[i];
@@ -289,7 +289,7 @@ void node_add_promises(const struct job *j, const struct fragment *g, struct int
 bool node_leader_voted(struct inter_node *n, const struct job *j, const struct inter_record *r) {
     for (uint8_t i = 0; i < r->n_accepts; i++)
         if (r->accepts[i].member == r->leader)
-            return node_accept_fits(n, j, r, &r->accepts[i]);
+            return accept_fits(n, j, r, &r->accepts[i]);
     return false;
 }
 

@@ -7,6 +7,7 @@
 //     open round        its slot waits for it again; the worker submits its own update again
 //     earlier rounds    a slot of their own (job.missing) until the bytes are here: FOUND; or until
 //                       every member that can be reached has answered GONE: BEHIND
+#include "agent/base/array.h"
 #include "inter/round/node_state.h"
 
 #include <stdlib.h>
@@ -50,14 +51,10 @@ static void of_open_round(struct step *s, struct job *j, struct fragment *g,
 }
 
 static enum neb_status add(struct job *j, const struct inter_manifest *m) {
-    if (j->n_missing == j->cap_missing) {
-        size_t cap = j->cap_missing ? 2 * j->cap_missing : 8;
-        struct slot *p = realloc(j->missing, cap * sizeof *p);
-        if (!p)
-            return neb_fail(NEB_ERR_NOMEM, "out of memory for %zu lost updates", cap);
-        j->missing = p;
-        j->cap_missing = cap;
-    }
+    struct slot *p = neb_array_more(j->missing, j->n_missing, &j->cap_missing, 8, sizeof *p);
+    if (!p)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for %zu lost updates", j->n_missing + 1);
+    j->missing = p;
     struct slot *t = &j->missing[j->n_missing];
     *t = (struct slot){.known = true, .m = *m, .asked = m->key.member};
     NEB_TRY(inter_bitmap_init(&t->got, inter_chunks(m->bytes, m->chunk_bytes)));

@@ -2,6 +2,7 @@
 // Blobs that leave: to which member each goes, the window of every path, and the answers (ACK,
 // STATE, WANT). An owner pushes its update; any other member that has it is asked for it (WANT).
 // From here on both are the same.
+#include "agent/base/array.h"
 #include "inter/round/node_state.h"
 
 #include <stdlib.h>
@@ -28,14 +29,10 @@ enum neb_status node_serve_add(struct step *s, struct job *j, uint8_t to,
         v->moved = s->now;
         return NEB_OK;
     }
-    if (j->n_serves == j->cap_serves) {
-        size_t cap = j->cap_serves ? 2 * j->cap_serves : 16;
-        struct serve *p = realloc(j->serves, cap * sizeof *p);
-        if (!p)
-            return neb_fail(NEB_ERR_NOMEM, "out of memory for %zu transfers", cap);
-        j->serves = p;
-        j->cap_serves = cap;
-    }
+    struct serve *p = neb_array_more(j->serves, j->n_serves, &j->cap_serves, 16, sizeof *p);
+    if (!p)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for %zu transfers", j->n_serves + 1);
+    j->serves = p;
     v = &j->serves[j->n_serves];
     *v = (struct serve){.to = to, .m = *m, .moved = s->now};
     NEB_TRY(inter_sender_init(&v->out, m->bytes, m->chunk_bytes));

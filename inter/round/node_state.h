@@ -428,8 +428,6 @@ void node_forget_rivals(struct fragment *g);
 void node_try_propose(struct step *s, struct job *j, struct fragment *g);
 void node_try_commit(struct step *s, struct job *j, struct fragment *g);
 void node_send_accept(struct step *s, struct job *j, struct fragment *g);
-bool node_accept_fits(struct inter_node *n, const struct job *j, const struct inter_record *r,
-                      const struct inter_accept *a);
 void node_on_propose(struct step *s, struct neb_rd *r);
 void node_on_accept(struct step *s, struct neb_rd *r);
 void node_on_commit(struct step *s, struct neb_rd *r);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "inter/round/sums.h"
+#include "agent/base/array.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -237,14 +238,10 @@ enum neb_status inter_sums_commit(struct inter_sums *s, neb_ns now, const struct
                         INTER_SUMS_OPEN_MAX);
     if (s->n == INTER_SUMS_OPEN_MAX)
         drop(s, oldest);
-    if (s->n == s->cap) {
-        size_t cap = s->cap ? 2 * s->cap : 16;
-        struct sum **list = realloc(s->list, cap * sizeof *list);
-        if (!list)
-            return neb_fail(NEB_ERR_NOMEM, "out of memory for masked sums");
-        s->list = list;
-        s->cap = cap;
-    }
+    struct sum **list = neb_array_more(s->list, s->n, &s->cap, 16, sizeof *list);
+    if (!list)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for masked sums");
+    s->list = list;
     struct sum *x = calloc(1, sizeof *x);
     if (!x)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for a masked sum");

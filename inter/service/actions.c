@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Carries out the node's actions, in order, with the disk and the links. The results go back to the
 // node as events.
+#include "agent/base/array.h"
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
 #include "agent/base/sha256.h"
@@ -16,16 +17,12 @@ void service_unmap(struct inter_service *s) {
 }
 
 static void queue_event(struct inter_service *s, const struct inter_event *e) {
-    if (s->n_pending == s->cap_pending) {
-        size_t cap = s->cap_pending ? 2 * s->cap_pending : 16;
-        struct pending *p = realloc(s->pending, cap * sizeof *p);
-        if (!p) {
-            s->st = neb_fail(NEB_ERR_NOMEM, "out of memory queueing an event");
-            return;
-        }
-        s->pending = p;
-        s->cap_pending = cap;
+    struct pending *p = neb_array_more(s->pending, s->n_pending, &s->cap_pending, 16, sizeof *p);
+    if (!p) {
+        s->st = neb_fail(NEB_ERR_NOMEM, "out of memory queueing an event");
+        return;
     }
+    s->pending = p;
     s->pending[s->n_pending] = (struct pending){.e = *e};
     s->n_pending++;
 }
@@ -58,7 +55,7 @@ static bool is_known_lost(const struct inter_service *s, const struct inter_key 
     return false;
 }
 
-enum neb_status service_lost(struct inter_service *s, const struct inter_manifest *m) {
+static enum neb_status service_lost(struct inter_service *s, const struct inter_manifest *m) {
     const struct inter_key *k = &m->key;
     char path[NEB_PATH_MAX] = "";
     if (is_known_lost(s, k))

@@ -145,7 +145,8 @@ static const char *fault_of(struct inter_service *s, const struct inter_manifest
                : "it counts more rows than its tokens allow";
 }
 
-const char *service_author(const struct inter_service *s, const struct inter_key *k) {
+// The name of the member that made an update, also of a revoked one.
+static const char *author(const struct inter_service *s, const struct inter_key *k) {
     uint32_t peer = inter_node_peer(s->node, k->job, k->member);
     if (peer < s->members.n && s->members.m[peer].pub.name[0])
         return s->members.m[peer].pub.name;
@@ -169,6 +170,6 @@ enum neb_status service_gate(struct inter_service *s, const struct inter_manifes
     if (fault)
         neb_log(NEB_LOG_ERROR,
                 "update of %s for round %u is refused by the gate: %s; it does not count",
-                service_author(s, &m->key), m->key.round, fault);
+                author(s, &m->key), m->key.round, fault);
     return NEB_OK;
 }

@@ -471,7 +471,10 @@ enum neb_status inter_service_submit(struct inter_service *s, const struct inter
                         "update for round %u of fragment %u was replaced %u times; at most %d "
                         "times are allowed",
                         m.key.round, m.key.fragment, m.key.attempt, INTER_RETRIES_MAX);
-    if (open == UINT32_MAX || m.key.round > open)
+    if (open == UINT32_MAX)
+        return neb_fail(NEB_ERR_STATE, "update for round %u of fragment %u, which is not open",
+                        m.key.round, m.key.fragment);
+    if (m.key.round > open)
         return neb_fail(NEB_ERR_STATE, "update for round %u of fragment %u, but round %u is open",
                         m.key.round, m.key.fragment, open);
     // This round is over: the others went on without the update, or the worker restarted.

@@ -28,8 +28,8 @@ void snapshot_release(struct inter_snapshots *s, struct given *g) {
 // A member that has taken a state next needs the updates since that state, over the same link. So
 // they stay for as long as the transfer took, but at most for a day. Then follows a day in which
 // they are not held: a member that takes states without end must not fill this disk.
-void snapshot_hold(struct inter_snapshots *s, neb_ns now, const uint8_t job[INTER_ID_BYTES],
-                   neb_ns opened) {
+static void hold(struct inter_snapshots *s, neb_ns now, const uint8_t job[INTER_ID_BYTES],
+                 neb_ns opened) {
     const neb_ns day = 86400 * NEB_S, least = 2 * NEB_S;
     struct held *h = NULL;
     for (int i = 0; i < INTER_SNAPSHOT_JOBS; i++)
@@ -54,7 +54,7 @@ void snapshot_hold(struct inter_snapshots *s, neb_ns now, const uint8_t job[INTE
 
 void inter_snapshots_catching_up(struct inter_snapshots *s, neb_ns now,
                                  const uint8_t job[INTER_ID_BYTES]) {
-    snapshot_hold(s, now, job, now);
+    hold(s, now, job, now);
 }
 
 bool inter_snapshots_hold(const struct inter_snapshots *s, neb_ns now,
@@ -170,7 +170,7 @@ static enum neb_status give(struct inter_snapshots *s, neb_ns now, const struct 
     NEB_TRY(neb_buf_check(b));
     NEB_ASSERT(b->len == DATA_HEAD);
     g->taken = now;
-    snapshot_hold(s, now, w->job, g->opened);
+    hold(s, now, w->job, g->opened);
     return s->c.send(s->c.user, w->peer, true, b->p, b->len, s->chunk, n);
 }
 
@@ -224,7 +224,7 @@ enum neb_status snapshot_answer(struct inter_snapshots *s, neb_ns now) {
     for (uint32_t i = 0; i < s->n_askers;) {
         struct asker a = s->askers[i];
         struct given *g = NULL;
-        snapshot_hold(s, now, a.job, a.at);
+        hold(s, now, a.job, a.at);
         bool over = now - a.at > asker_patience || !s->c.takes_part(s->c.user, a.job, a.peer),
              ready = !over && pin(s, now, a.job, a.begun, &g) == NEB_OK;
         if (ready)

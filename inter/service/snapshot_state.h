@@ -95,10 +95,7 @@ NEB_MUST_CHECK enum neb_status snapshot_on_data(struct inter_snapshots *s, neb_n
 NEB_MUST_CHECK enum neb_status snapshot_fetch_tick(struct inter_snapshots *s, struct fetch *f,
                                                    neb_ns now);
 
-// snapshot_give.c. snapshot_hold: a peer takes a state that was opened at `opened`, or waits for
-// it.
-void snapshot_hold(struct inter_snapshots *s, neb_ns now, const uint8_t job[INTER_ID_BYTES],
-                   neb_ns opened);
+// snapshot_give.c
 void snapshot_release(struct inter_snapshots *s, struct given *g);
 NEB_MUST_CHECK enum neb_status snapshot_offer_none(struct inter_snapshots *s, uint32_t peer,
                                                    const uint8_t job[INTER_ID_BYTES]);

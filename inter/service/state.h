@@ -153,9 +153,6 @@ bool service_counts_fit(enum inter_counts kind, const struct cmp_update_stats *s
 NEB_MUST_CHECK enum neb_status service_gate(struct inter_service *s, const struct inter_manifest *m,
                                             bool *pass, float *norm);
 
-// The name of the member that made an update, also of a revoked one.
-const char *service_author(const struct inter_service *s, const struct inter_key *k);
-
 // The job is closed: forgets what its updates may hold.
 void service_unbound(struct inter_service *s, const uint8_t job[INTER_ID_BYTES]);
 uint64_t service_elements_max(const struct inter_service *s, const uint8_t job[INTER_ID_BYTES]);
@@ -195,10 +192,6 @@ void service_step_pending(struct inter_service *s);
 enum service_delivery { SERVICE_DELIVER_NEW, SERVICE_REDELIVER, SERVICE_DELIVER_LAST };
 NEB_MUST_CHECK enum neb_status
 service_deliver(struct inter_service *s, const struct inter_record *r, enum service_delivery how);
-// The bytes of an update are missing or damaged. Removes what is left and lets the node ask for
-// them.
-NEB_MUST_CHECK enum neb_status service_lost(struct inter_service *s,
-                                            const struct inter_manifest *m);
 // Reads an update that was on the disk and compares its digest. On failure *out is empty, and the
 // failure is logged.
 NEB_MUST_CHECK enum neb_status service_read_blob(struct inter_service *s,

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "agent/base/array.h"
 #include "agent/base/sha256.h"
 #include "inter/stream/state.h"
 
@@ -92,16 +93,12 @@ void inter_stream_destroy(struct inter_stream **sp) {
 
 struct inter_stream_action *stream_act(struct inter_stream *s, enum inter_stream_action_kind kind) {
     struct inter_stream_actions *a = s->out;
-    if (a->n == a->cap) {
-        size_t cap = a->cap ? 2 * a->cap : 16;
-        struct inter_stream_action *p = realloc(a->list, cap * sizeof *p);
-        if (!p) {
-            a->bytes.oom = true;
-            return &s->nowhere; // the end of the step reports it
-        }
-        a->list = p;
-        a->cap = cap;
+    struct inter_stream_action *p = neb_array_more(a->list, a->n, &a->cap, 16, sizeof *p);
+    if (!p) {
+        a->bytes.oom = true;
+        return &s->nowhere; // the end of the step reports it
     }
+    a->list = p;
     a->list[a->n] = (struct inter_stream_action){.kind = kind};
     return &a->list[a->n++];
 }

@@ -37,12 +37,13 @@ NEB_MUST_CHECK enum neb_status intra_ckpt_create_sink(intra_ckpt_sink *sink, voi
 NEB_MUST_CHECK enum neb_status intra_ckpt_create_in(const struct neb_vault *vault, const char *path,
                                                     struct intra_ckpt_writer **out);
 // Adds a section of rows x cols elements of the dtype. For bytes, rows is the length and cols is 1.
-// Names are unique (asserted at commit, for a file). After a failure every further add and commit fails too.
+// Names are unique (asserted at commit, for a file). After a failure every further add and commit
+// fails too.
 NEB_MUST_CHECK enum neb_status intra_ckpt_add(struct intra_ckpt_writer *w, const char *name,
                                               enum intra_dtype dtype, uint64_t rows, uint64_t cols,
                                               const void *data);
-// The same in pieces, for data that is nowhere in memory as a whole: begin, then put until all bytes
-// are there (asserted). Not for a writer with a sink.
+// The same in pieces, for data that is nowhere in memory as a whole: begin, then put until all
+// bytes are there (asserted). Not for a writer with a sink.
 NEB_MUST_CHECK enum neb_status intra_ckpt_begin(struct intra_ckpt_writer *w, const char *name,
                                                 enum intra_dtype dtype, uint64_t rows,
                                                 uint64_t cols);

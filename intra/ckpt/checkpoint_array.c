@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "intra/ckpt/checkpoint_array.h"
+#include "agent/base/array.h"
 #include "agent/base/log.h"
 
 #include <stdio.h>
@@ -21,14 +22,10 @@ static enum neb_status append(struct intra_ckpt_array *a, const struct intra_ckp
     if (s->dtype != INTRA_F32)
         return neb_fail(NEB_ERR_FORMAT, "%s: %s does not hold floats", intra_ckpt_path(a->ckpt),
                         s->name);
-    if (a->n == a->cap) {
-        size_t cap = a->cap ? 2 * a->cap : 64;
-        struct piece *p = realloc(a->pieces, cap * sizeof *p);
-        if (!p)
-            return neb_fail(NEB_ERR_NOMEM, "out of memory for the pieces of an array");
-        a->pieces = p;
-        a->cap = cap;
-    }
+    struct piece *p = neb_array_more(a->pieces, a->n, &a->cap, 64, sizeof *p);
+    if (!p)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for the pieces of an array");
+    a->pieces = p;
     a->pieces[a->n++] = (struct piece){s, a->bytes};
     a->bytes += s->bytes;
     return NEB_OK;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "intra/ckpt/checkpoint_async.h"
+#include "agent/base/array.h"
 #include "agent/base/clock.h"
 #include "agent/base/moved.h"
 #include "intra/ckpt/checkpoint_parts.h"
@@ -35,7 +36,8 @@ struct intra_ckpt_async {
     uint8_t *memory; // (cap); the first len bytes are used
     size_t len, cap;
     struct section *sections;
-    uint32_t n, cap_sections;
+    uint32_t n;
+    size_t cap_sections;
     char dir[NEB_PATH_MAX], path[NEB_PATH_MAX];
     int keep;
     neb_ns begun, submitted;
@@ -108,14 +110,10 @@ static void copy_piece(void *arg, size_t i) {
 }
 
 static enum neb_status make_room(struct intra_ckpt_async *a, size_t bytes) {
-    if (a->n == a->cap_sections) {
-        uint32_t cap = a->cap_sections ? 2 * a->cap_sections : 64;
-        struct section *p = realloc(a->sections, cap * sizeof *p);
-        if (!p)
-            return neb_fail(NEB_ERR_NOMEM, "out of memory for a checkpoint of %u sections", a->n);
-        a->sections = p;
-        a->cap_sections = cap;
-    }
+    struct section *s = neb_array_more(a->sections, a->n, &a->cap_sections, 64, sizeof *s);
+    if (!s)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for a checkpoint of %u sections", a->n);
+    a->sections = s;
     if (a->len + bytes <= a->cap)
         return NEB_OK;
     size_t cap = a->len + bytes + a->len / 8;

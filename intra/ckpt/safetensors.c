@@ -2,7 +2,7 @@
 // Reading. intra_st_open() checks everything about a file, in the order of the format, before any
 // tensor is read.
 #include "intra/ckpt/safetensors.h"
-#include "intra/ckpt/safetensors_half.h"
+#include "kernels/half.h"
 #include "intra/read/folder.h"
 #include "intra/read/json.h"
 
@@ -433,7 +433,7 @@ enum neb_status intra_st_read(const struct intra_st *s, const struct intra_st_te
     }
     for (uint64_t i = 0; i < n; i++) {
         uint16_t bits = (uint16_t)(p[2 * i] | p[2 * i + 1] << 8);
-        dst[i] = t->dtype == INTRA_ST_F16 ? intra_f32_of_f16(bits) : intra_f32_of_bf16(bits);
+        dst[i] = t->dtype == INTRA_ST_F16 ? kern_f32_of_f16(bits) : kern_f32_of_bf16(bits);
     }
     return NEB_OK;
 }

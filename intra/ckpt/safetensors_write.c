@@ -2,7 +2,7 @@
 // Writing, element by element. Sizes are known beforehand, so a shard's header is made when the
 // shard begins.
 #include "intra/ckpt/safetensors.h"
-#include "intra/ckpt/safetensors_half.h"
+#include "kernels/half.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -179,7 +179,7 @@ static enum neb_status put(struct intra_st_writer *w, const float *src, uint64_t
     for (uint64_t at = 0; at < n; at += CHUNK) {
         size_t k = n - at < CHUNK ? n - at : CHUNK;
         for (size_t i = 0; i < k; i++) {
-            uint16_t b = intra_bf16_of_f32(src[at + i]);
+            uint16_t b = kern_bf16_of_f32(src[at + i]);
             half[2 * i] = (uint8_t)b;
             half[2 * i + 1] = (uint8_t)(b >> 8);
         }

@@ -109,7 +109,10 @@ static struct intra_cost_job as_run(const struct intra_cost_job *given,
     NEB_ASSERT(given->ranks_a_host >= 1 && given->batch >= 1 && given->micros >= 1);
     struct intra_cost_job j = *given;
     int32_t sequences = j.batch * j.micros, batch = intra_mesh_batch(sequences, j.batch, j.mesh.dp);
-    if (batch) {
+    if (side && j.micros % j.mesh.dp) { // each replica takes a part of every micro-batch
+        j.batch = j.batch / j.mesh.dp + 1;
+        j.micros *= j.mesh.dp;
+    } else if (batch) {
         j.batch = batch;
         j.micros = sequences / batch;
     }
@@ -117,9 +120,22 @@ static struct intra_cost_job as_run(const struct intra_cost_job *given,
     return j;
 }
 
-void intra_cost_time(const struct intra_cost_job *given, const struct intra_cost_side *side,
+// What one replica does with a micro-batch.
+static struct intra_cost_side part_of(const struct intra_cost_job *given,
+                                      const struct intra_cost_side *side) {
+    struct intra_cost_side s = *side;
+    double ways = given->micros % given->mesh.dp ? given->mesh.dp : 1;
+    s.tokens /= ways;
+    s.targets /= ways;
+    s.again /= ways;
+    return s;
+}
+
+void intra_cost_time(const struct intra_cost_job *given, const struct intra_cost_side *whole,
                      const struct intra_rates *r, struct intra_cost *c) {
-    struct intra_cost_job own = as_run(given, side);
+    struct intra_cost_job own = as_run(given, whole);
+    struct intra_cost_side part = whole ? part_of(given, whole) : (struct intra_cost_side){0};
+    const struct intra_cost_side *side = whole ? &part : NULL;
     const struct intra_cost_job *j = &own;
     const struct intra_mesh_config *k = &j->mesh;
     struct links l = {j->device ? r->device.link : r->link,
@@ -129,14 +145,15 @@ void intra_cost_time(const struct intra_cost_job *given, const struct intra_cost
            times = micros * (double)(side ? 1 : j->batch); // the counted micro-batch
     struct cost_work w = cost_work(j, side);
     NEB_ASSERT(j->share > 0 && (!j->device || r->device.count > 0));
-    *c = (struct intra_cost){
-        .flops = times * w.flops, .tp_bytes = times * w.tp.bytes, .dp_bytes = w.dp_bytes};
+    *c = (struct intra_cost){.flops = times * w.flops + w.update_flops,
+                             .tp_bytes = times * w.tp.bytes,
+                             .dp_bytes = w.dp_bytes};
     c->compute_s = c->flops / intra_cost_rate(j, r, n);
     if (j->device) // tokens, targets, and lists that say where each token is
         c->compute_s += micros * 5 * n * (double)sizeof(int32_t) / r->device.up;
     // a ring over TCP takes a message for each rank
     c->tp_s = wire(&l, c->tp_bytes, micros * w.tp.calls * (j->device ? 1 : k->tp - 1));
-    pipeline(j, &l, j->batch * w.pp_bytes, micros, c);
+    pipeline(j, &l, (side ? 1 : j->batch) * w.pp_bytes, micros, c);
     c->dp_s = data_parallel_s(j, &l, c->dp_bytes, c->compute_s / micros);
     c->update_s = j->frozen ? 0 : update_s(j, r, w.updated, ranks);
     c->step_s = c->compute_s + c->tp_s + c->pp_s + c->dp_s + c->update_s;

@@ -70,6 +70,7 @@ struct intra_cost_job {
     // sequences.
     int32_t micros;
     bool recompute;
+    bool muon;   // optim.name is muon
     bool frozen; // does not train: no gradients, no moments, and all blocks share memory
     // Takes part in exchanges: θ, v, u and θ_m at the send, spread over the ranks (shards.h).
     bool outer;
@@ -120,12 +121,13 @@ struct intra_model *intra_cost_layout(const struct intra_model_config *m,
 // Elements of the whole model, and of those that are trainable.
 struct intra_cost_params {
     int64_t all, trainable;
+    int64_t second; // of trainable: those with a second moment if Muon trains
 };
 // The shape is that of a valid job. With vocab 0: without embeddings and output head.
 struct intra_cost_params intra_cost_count(const struct intra_model_config *m,
                                           const struct intra_trainable *t);
 
-// A side of a stream (modes rtd and distill), which is one rank. Some positions reach the output
+// A side of a stream (modes rtd and distill). Some positions reach the output
 // layer. Some have their logits computed once more, to sample tokens or to make labels.
 struct intra_cost_side {
     double tokens;  // in a micro-batch, with padding
@@ -145,8 +147,8 @@ double intra_cost_flops(const struct intra_cost_job *j, const struct intra_cost_
 double intra_cost_rate(const struct intra_cost_job *j, const struct intra_rates *r, double n);
 // Costs of a step. side NULL: of a trainer. All times are INFINITY if there are several ranks and
 // the link's rate is 0 (rates->link, or that of the devices), or if a host has more ranks than
-// devices. With a side *j has a mesh of one rank, batch x seq_len is the size that memory is
-// allocated for, and side->learns replaces frozen.
+// devices. With a side batch x seq_len is the size that memory is allocated for, and side->learns
+// replaces frozen.
 void intra_cost_step(const struct intra_cost_job *j, const struct intra_cost_side *side,
                      const struct intra_rates *r, struct intra_cost *out);
 // The first half of it: FLOPs and times.

@@ -70,13 +70,13 @@ struct intra_cost_params intra_cost_count(const struct intra_model_config *m,
             continue;
         p.all += (int64_t)intra_tensor_size(x);
         p.trainable += x->trainable ? (int64_t)intra_tensor_size(x) : 0;
+        p.second += x->trainable && !x->matrix ? (int64_t)intra_tensor_size(x) : 0;
     }
     intra_model_destroy(&layout);
     return p;
 }
 
-struct rank {                  // a trainer, or of a frozen model the model and what runs its passes
-    struct intra_comm_ops ops; // of all groups: other ranks are not needed to count
+struct rank { // a trainer, or of a frozen model the model and what runs its passes
     struct intra_comm world, dp, tp, pp, ends;
     struct cost_traffic all, data, tensors, stages, tied; // of these groups, in this order
     struct intra_mesh mesh;
@@ -129,16 +129,47 @@ static enum neb_status send(struct intra_comm *c, const void *x, size_t bytes, i
     return sends(c, (double)bytes);
 }
 
+static enum neb_status broadcast(struct intra_comm *c, void *x, size_t bytes, int root) {
+    (void)c, (void)x, (void)bytes, (void)root;
+    return NEB_OK;
+}
+
+static enum neb_status wait_send(struct intra_comm *c, struct intra_comm_send *s) {
+    (void)c, (void)s;
+    return NEB_OK;
+}
+
+static enum neb_status recv(struct intra_comm *c, void *x, size_t bytes, int from, int tag) {
+    (void)c, (void)x, (void)bytes, (void)from, (void)tag;
+    return NEB_OK;
+}
+
+static enum neb_status barrier(struct intra_comm *c) {
+    (void)c;
+    return NEB_OK;
+}
+
+static enum neb_status look(struct intra_comm *c, bool first) {
+    (void)c, (void)first;
+    return NEB_OK;
+}
+
+const struct intra_comm_ops cost_counting_comm = {.name = "counting",
+                                                  .all_reduce = all_reduce,
+                                                  .reduce = reduce,
+                                                  .reduce_scatter = rows,
+                                                  .all_gather = rows,
+                                                  .broadcast = broadcast,
+                                                  .enqueue = enqueue,
+                                                  .look = look,
+                                                  .send = send,
+                                                  .wait = wait_send,
+                                                  .recv = recv,
+                                                  .barrier = barrier};
+
 // Rank 0 of each tensor-parallel group and replica, in one stage.
 static void make_mesh(const struct intra_mesh_config *c, int32_t stage, struct rank *x) {
-    struct intra_comm_ops *ops = &x->ops;
-    kern_count_nothing(ops, sizeof *ops);
-    ops->name = "counting";
-    ops->all_reduce = all_reduce;
-    ops->reduce = reduce;
-    ops->reduce_scatter = ops->all_gather = rows;
-    ops->enqueue = enqueue;
-    ops->send = send;
+    const struct intra_comm_ops *ops = &cost_counting_comm;
     x->world = (struct intra_comm){ops, &x->all, 0, c->dp * c->pp * c->tp};
     x->dp = (struct intra_comm){ops, &x->data, 0, c->dp};
     x->tp = (struct intra_comm){ops, &x->tensors, 0, c->tp};
@@ -161,9 +192,11 @@ static enum neb_status make_frozen(const struct intra_cost_job *j, int32_t soft_
     struct intra_trainable t = {.mode = INTRA_TRAIN_BITFIT};
     if (!j->device && j->type == KERN_BF16)
         NEB_TRY(kern_cpu_bf16(x->K));
-    NEB_TRY(intra_model_layout(&j->model, &t, &x->model));
-    NEB_TRY(intra_model_allocate(x->model, false));
+    bool ranks = j->mesh.dp * j->mesh.pp * j->mesh.tp > 1;
+    const struct intra_mesh *mesh = ranks ? &x->mesh : NULL;
+    NEB_TRY(intra_model_create_frozen(&j->model, &t, mesh, &x->model));
     const struct intra_device_config c = {.D = x->K,
+                                          .mesh = mesh,
                                           .graphs = INTRA_GRAPHS_OFF,
                                           .type = j->device ? j->type : KERN_F32,
                                           .batch = j->batch,
@@ -176,20 +209,22 @@ static enum neb_status make_trainer(const struct intra_cost_job *j, int32_t soft
                                     struct rank *x) {
     bool ranks = j->mesh.dp * j->mesh.pp * j->mesh.tp > 1;
     const struct intra_mesh *mesh = ranks ? &x->mesh : NULL;
-    const struct intra_trainer_config c = {.model = j->model,
-                                           .trainable = trained(&j->trainable),
-                                           .batch = j->batch,
-                                           .seq_len = j->seq_len,
-                                           .accumulate = (j->micros + j->mesh.dp - 1) / j->mesh.dp,
-                                           .recompute = j->recompute,
-                                           .mesh = mesh,
-                                           .device = j->device ? x->K : NULL,
-                                           .device_type = j->type,
-                                           .device_graphs = INTRA_GRAPHS_OFF,
-                                           .device_mesh = mesh,
-                                           .soft_k = soft_k};
+    const struct intra_trainer_config c = {
+        .model = j->model,
+        .trainable = trained(&j->trainable),
+        .optim = {.kind = j->muon ? INTRA_OPTIM_MUON : INTRA_OPTIM_ADAMW},
+        .batch = j->batch,
+        .seq_len = j->seq_len,
+        .accumulate = (j->micros + j->mesh.dp - 1) / j->mesh.dp,
+        .recompute = j->recompute,
+        .mesh = mesh,
+        .device = j->device ? x->K : NULL,
+        .device_type = j->type,
+        .device_graphs = INTRA_GRAPHS_OFF,
+        .device_mesh = mesh,
+        .soft_k = soft_k};
     NEB_TRY(intra_trainer_create(&c, x->K, &x->trainer));
-    x->moments = 8.0 * (double)x->trainer->optim->n;
+    x->moments = 4.0 * (double)(x->trainer->optim->n + x->trainer->optim->n_second);
     x->model = x->trainer->model;
     x->device = x->trainer->device;
     return NEB_OK;
@@ -236,15 +271,16 @@ static void end(struct rank *x) {
 // Draws tokens, or makes labels, at the first n positions of the pass.
 static enum neb_status once_more(struct rank *x, const struct intra_cost_side *side, int32_t n,
                                  int32_t *ids) {
-    struct neb_rng rng = {0};
     int32_t *at = calloc((size_t)n + 1, sizeof *at);
     float *numbers = calloc((size_t)n + 1, sizeof *numbers);
-    enum neb_status st = !at || !numbers ? neb_fail(NEB_ERR_NOMEM, "out of memory counting")
+    double *u = calloc((size_t)n + 1, sizeof *u);
+    enum neb_status st = !at || !numbers || !u ? neb_fail(NEB_ERR_NOMEM, "out of memory counting")
                          : side->soft_k > 1
                              ? intra_device_labels(x->device, at, n, 1, 1, ids, numbers, numbers)
-                             : intra_device_sample(x->device, x->model->c.vocab, at, n, &rng, ids);
+                             : intra_device_sample(x->device, x->model->c.vocab, at, n, u, ids);
     free(at);
     free(numbers);
+    free(u);
     return st;
 }
 
@@ -272,7 +308,7 @@ static enum neb_status run_step(const struct intra_cost_job *j, const struct int
                                                             .T = j->seq_len});
     }
     enum neb_status st = stats.status;
-    if (st == NEB_OK && side && side->again >= 1)
+    if (st == NEB_OK && side && side->again >= 1 && intra_model_last(x->model))
         st = once_more(x, side, (int32_t)fmin(n, side->again), tokens);
     free(tokens);
     return st;
@@ -329,10 +365,12 @@ static void add_copy(const struct intra_cost_job *j, struct intra_cost *c) {
     // Tensors and moments are spread over all ranks; the exchange's state stays with its owner.
     struct intra_cost_params p = intra_cost_count(&j->model, &j->trainable);
     double exchange = COST_EXCHANGE_BYTES * c->owner_params;
+    int32_t ranks = j->mesh.dp * j->mesh.pp * j->mesh.tp;
     if (!j->copy || j->frozen) // a frozen model has no state but its position
         return;
     c->copy_bytes =
-        (4 * (double)p.all + 8 * (double)p.trainable) / (j->mesh.dp * j->mesh.pp * j->mesh.tp) +
+        (4 * (double)p.all + 4 * (double)(p.trainable + (j->muon ? p.second : p.trainable))) /
+            ranks +
         (c->owner_bytes > 0 ? 0 : exchange);
     c->owner_bytes += c->owner_bytes > 0 ? exchange : 0;
 }
@@ -363,8 +401,10 @@ static void add_pass(const struct intra_cost_job *j, const struct intra_cost_sid
                      int32_t stage, struct cost_work *w) {
     struct rank x;
     bool made = begin(j, side, stage, INFINITY, &x) == NEB_OK && run_step(j, side, &x) == NEB_OK;
-    w->flops = made ? fmax(w->flops, kern_counts(x.K)->flops) : INFINITY;
-    w->updated = fmax(w->updated, x.moments / 8);
+    double muon = made && x.trainer ? intra_device_muon_flops(x.device) : 0;
+    w->flops = made ? fmax(w->flops, kern_counts(x.K)->flops - muon) : INFINITY;
+    w->update_flops = fmax(w->update_flops, muon);
+    w->updated = fmax(w->updated, made && x.trainer ? (double)x.trainer->optim->n : 0);
     w->tp.bytes = fmax(w->tp.bytes, x.tensors.bytes);
     w->tp.calls = fmax(w->tp.calls, x.tensors.calls);
     w->dp_bytes = fmax(w->dp_bytes, x.data.bytes);
@@ -392,6 +432,7 @@ struct cost_work cost_work(const struct intra_cost_job *given, const struct intr
     j.micros = j.mesh.dp;
     j.recompute = given->recompute;
     j.frozen = given->frozen;
+    j.muon = given->muon;
     j.share = 1;
     j.device = true;
     j.type = given->device ? given->type : KERN_F32; // processors exchange fp32

@@ -21,6 +21,8 @@ void *cost_memo(struct cost_memo *m, const struct intra_cost_job *key, bool *kno
 struct cost_traffic {
     double bytes, calls; // bytes that a rank sends
 };
+// Sends nothing and counts into its ctx, a cost_traffic. Other ranks are not needed.
+extern const struct intra_comm_ops cost_counting_comm;
 // What the busiest rank does, counted. flops, tp and pp: of a micro-batch of one sequence, or of a
 // side's micro-batch. The rest: of an update.
 struct cost_work {
@@ -29,6 +31,7 @@ struct cost_work {
     double pp_bytes;        // to one neighbour
     double dp_bytes;        // gradients and parameters
     double updated;         // parameters that the rank updates
+    double update_flops;    // of Muon's products
 };
 struct cost_work cost_work(const struct intra_cost_job *j, const struct intra_cost_side *side);
 

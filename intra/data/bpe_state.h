@@ -75,7 +75,6 @@ struct intra_bpe {
 // Reads the character at p (n > 0 bytes left) and returns its length. Invalid UTF-8 gives U+FFFD,
 // and the length of its longest part that could begin a character, at least 1.
 size_t bpe_char_take(const uint8_t *p, size_t n, uint32_t *c);
-void bpe_char_add(struct neb_buf *b, uint32_t c);
 // Replaces invalid UTF-8 by U+FFFD. *p and *n then point into `room`; valid text is not copied.
 NEB_MUST_CHECK enum neb_status bpe_text_to_utf8(const uint8_t **p, size_t *n, struct neb_buf *room);
 // Canonical composition (NFC) of valid UTF-8. *p and *n point into `room` if the text may change.

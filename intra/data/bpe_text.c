@@ -37,7 +37,7 @@ size_t bpe_char_take(const uint8_t *p, size_t n, uint32_t *c) {
     return want;
 }
 
-void bpe_char_add(struct neb_buf *b, uint32_t c) {
+static void char_add(struct neb_buf *b, uint32_t c) {
     uint8_t out[4];
     size_t n = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
     if (n == 1) {
@@ -87,7 +87,7 @@ enum neb_status bpe_text_to_utf8(const uint8_t **p, size_t *n, struct neb_buf *r
         from += at;
         if (from < *n) {
             from += bpe_char_take(*p + from, *n - from, &c);
-            bpe_char_add(room, REPLACEMENT);
+            char_add(room, REPLACEMENT);
         }
         at = valid(*p + from, *n - from);
     }
@@ -183,7 +183,7 @@ static enum neb_status compose_all(const uint8_t *p, size_t n, struct neb_buf *c
     utf8proc_ssize_t left = utf8proc_normalize_utf32(all, (utf8proc_ssize_t)n_all, how);
     NEB_ASSERT(left >= 0);
     for (utf8proc_ssize_t i = 0; i < left && !room->oom; i++)
-        bpe_char_add(room, (uint32_t)all[i]);
+        char_add(room, (uint32_t)all[i]);
     return neb_buf_check(room);
 }
 

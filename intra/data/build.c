@@ -67,6 +67,21 @@ static enum neb_status make_tokenizer(struct build *b) {
     return intra_tokenizer_open(model, &b->tokenizer);
 }
 
+// Sources of ids are checked against the vocabulary that the spec names.
+static enum neb_status measure_vocabulary(struct build *b) {
+    struct intra_tokenizer *t = NULL;
+    bool any = false;
+    for (b->source = 0; b->source < b->spec->n_sources; b->source++)
+        any = any || build_is_ids(b);
+    if (!any)
+        return NEB_OK;
+    NEB_TRY(intra_tokenizer_open(b->vocabulary_file, &t));
+    b->given_vocab = intra_tokenizer_vocab(t);
+    b->given_eos = intra_tokenizer_eos(t);
+    intra_tokenizer_close(&t);
+    return NEB_OK;
+}
+
 static enum neb_status read_vocabulary(struct build *b) {
     char config[NEB_PATH_MAX];
     const char *file = b->vocabulary_file;
@@ -90,13 +105,15 @@ static enum neb_status hash_spec(struct build *b) {
     neb_sha256_add(b->inputs, text, (size_t)n);
     if (s->test_per_mille)
         neb_sha256_add(b->inputs, &s->test_per_mille, sizeof s->test_per_mille);
+    if (s->shuffle)
+        neb_sha256_add(b->inputs, &s->shuffle, sizeof s->shuffle);
     if (s->shard_tokens)
         neb_sha256_add(b->inputs, &s->shard_tokens, sizeof s->shard_tokens);
     if (!s->tokenizer[0])
         return NEB_OK;
     NEB_TRY(read_vocabulary(b));
     neb_sha256_add(b->inputs, b->vocabulary_sha, sizeof b->vocabulary_sha);
-    return NEB_OK;
+    return measure_vocabulary(b);
 }
 
 static enum neb_status check_trained(const struct intra_corpus *c, const char *model) {
@@ -166,9 +183,14 @@ static enum neb_status write_corpus(struct build *b, const char *inputs) {
     json_t *sources = json_array();
     int32_t vocab = intra_tokenizer_vocab(b->tokenizer);
     b->width = vocab <= 65536 ? 2 : 4;
+    b->places = b->spec->shuffle ? json_array() : NULL;
     enum neb_status st = build_encode_all(b, sources);
+    if (st == NEB_OK && b->places)
+        st = build_stream_write(b);
     json_t *root = json_pack("{s:i,s:s,s:i,s:s,s:o}", "version", 1, "name", b->spec->name, "vocab",
                              vocab, "inputs", inputs, "sources", sources);
+    if (b->spec->shuffle) // else absent, so that the digests of other corpora stay
+        json_object_set_new(root, "shuffle", json_integer(b->spec->shuffle));
     char *text = json_dumps(root, JSON_INDENT(1));
     if (st == NEB_OK)
         st = text ? neb_path(path, sizeof path, b->dir, "corpus.json")
@@ -211,6 +233,7 @@ static void free_build(struct build *b) {
     build_notes_free(&b->notes);
     build_sample_free(&b->sample);
     kern_pool_destroy(&b->pool);
+    json_decref(b->places);
     intra_tokenizer_close(&b->tokenizer);
     neb_buf_free(&b->vocabulary);
     neb_buf_free(&b->vocabulary_config);

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-uint64_t build_hash(const void *p, size_t n) {
+static uint64_t hash_of(const void *p, size_t n) {
     uint8_t sha[INTRA_SHA_BYTES];
     neb_sha256(p, n, sha);
     struct neb_rd r = neb_rd_make(sha, sizeof sha);
@@ -41,6 +41,12 @@ void build_chunk_destroy(struct build *b) {
     free(b->chunk.docs);
     neb_buf_free(&b->chunk.text);
     b->chunk.docs = NULL;
+}
+
+bool build_is_json(const struct build *b) {
+    const struct intra_source_spec *s = &b->spec->sources[b->source];
+    return s->format == INTRA_JSONL || s->format == INTRA_PARQUET || s->format == INTRA_ARROW ||
+           (s->format == INTRA_TAR && s->field[0]);
 }
 
 // intra_json_line turns NUL into a blank: a vocabulary has no piece for NUL, and decoded text would
@@ -87,13 +93,18 @@ static void prepare(void *arg, size_t i) {
     d->text = (char *)b->chunk.text.p + d->at;
     d->len = d->given;
     d->target = d->target_at ? (char *)b->chunk.text.p + d->target_at : NULL;
+    if (build_is_ids(b)) {
+        d->name_hash = d->text_hash = hash_of(d->text, d->len);
+        return;
+    }
     if (d->fault || !check_bytes(d)) {
         d->len = 0;
         return;
     }
-    if (b->spec->sources[b->source].format == INTRA_JSONL)
+    enum intra_format format = b->spec->sources[b->source].format;
+    if (build_is_json(b))
         parse(b, d);
-    else if (b->spec->sources[b->source].format == INTRA_TEXT)
+    else if (format == INTRA_TEXT || format == INTRA_TAR)
         drop_returns(d);
     size_t all = d->len;
     while (d->len && (d->text[d->len - 1] == '\n' || d->text[d->len - 1] == ' '))
@@ -101,10 +112,10 @@ static void prepare(void *arg, size_t i) {
     if (!d->len)
         return;
     if (!d->named)
-        d->name_hash = build_hash(d->text, all);
+        d->name_hash = hash_of(d->text, all);
     d->text[d->len] = 0;
-    d->text_hash = d->named || d->len < all ? build_hash(d->text, d->len) : d->name_hash;
-    d->target_hash = d->target ? build_hash(d->target, strlen(d->target)) : 0;
+    d->text_hash = d->named || d->len < all ? hash_of(d->text, d->len) : d->name_hash;
+    d->target_hash = d->target ? hash_of(d->target, strlen(d->target)) : 0;
 }
 
 enum neb_status build_flush(struct build *b) {
@@ -135,13 +146,15 @@ enum neb_status build_add(struct build *b, const struct build_text *t) {
                     .line = t->line,
                     .offset = t->offset,
                     .file_at = c->file_at,
+                    .open = t->open,
+                    .file_no = b->file_no,
                     .named = t->name != NULL};
     if (t->fault) {
         d.fault = BUILD_DESCRIBED;
         put(&c->text, t->fault, strlen(t->fault));
     } else {
         if (t->name)
-            d.name_hash = build_hash(t->name, strlen(t->name));
+            d.name_hash = hash_of(t->name, strlen(t->name));
         if (t->tag)
             neb_buf_add(&c->text, t->tag, strlen(t->tag));
         put(&c->text, t->text, t->len);

@@ -24,7 +24,10 @@ static const char *encoding_of(const struct build *b) {
 
 static const char *unit_of(const struct build *b) {
     enum intra_format f = source_of(b)->format;
-    return f == INTRA_TEXT ? "documents" : f == INTRA_PO ? "entries" : "lines";
+    return f == INTRA_JSONL || f == INTRA_TSV       ? "lines"
+           : f == INTRA_PO                          ? "entries"
+           : f == INTRA_PARQUET || f == INTRA_ARROW ? "rows"
+                                                    : "documents";
 }
 
 // ---- one document -------------------------------------------------------------------------------
@@ -35,7 +38,8 @@ static void say_bytes(const struct build *b, const struct doc *d, const char *fi
     const uint8_t *p = (const uint8_t *)b->chunk.text.p + d->at;
     size_t line = d->line ? d->line : 1, from = d->bad_at > BEFORE ? d->bad_at - BEFORE : 0;
     char looks[160];
-    for (size_t i = 0; source_of(b)->format == INTRA_TEXT && i < d->bad_at; i++)
+    bool lines = source_of(b)->format == INTRA_TEXT || source_of(b)->format == INTRA_TAR;
+    for (size_t i = 0; lines && i < d->bad_at; i++)
         line += p[i] == '\n';
     if (encoding_of(b)) {
         snprintf(out, cap, p[d->bad_at] ? "%s:%zu: bytes that are not %s" : "%s:%zu: a NUL in %s",
@@ -52,10 +56,13 @@ static void say_json(const struct build *b, const struct doc *d, const char *fil
                      size_t cap) {
     json_error_t why;
     json_t *line = intra_json_line((const char *)b->chunk.text.p + d->at, d->given, &why);
+    char at[24] = "";
+    if (d->line) // 0: the whole file
+        snprintf(at, sizeof at, ":%zu", d->line);
     if (line)
-        snprintf(out, cap, "%s:%zu: no text in field \"%s\"", file, d->line, source_of(b)->field);
+        snprintf(out, cap, "%s%s: no text in field \"%s\"", file, at, source_of(b)->field);
     else
-        snprintf(out, cap, "%s:%zu: cannot be read as JSON: %s", file, d->line, why.text);
+        snprintf(out, cap, "%s%s: cannot be read as JSON: %s", file, at, why.text);
     json_decref(line);
 }
 
@@ -81,12 +88,12 @@ enum neb_status build_fault_count(struct build *b, const struct doc *d) {
 
 enum neb_status build_fault_source_end(struct build *b) {
     const struct intra_source_spec *s = source_of(b);
-    uint64_t bad = b->bad, units = b->units, compiled = b->compiled;
+    uint64_t bad = b->bad, units = b->units, over = b->passed_over;
     double share = units ? (double)bad / (double)units : 0;
-    b->bad = b->units = b->compiled = 0;
-    if (compiled)
-        neb_info("source %s: %llu compiled catalogues (.mo) are left out", s->name,
-                 (unsigned long long)compiled);
+    b->bad = b->units = b->passed_over = 0;
+    if (over)
+        neb_info("source %s: %llu %s are left out", s->name, (unsigned long long)over,
+                 s->format == INTRA_PO ? "compiled catalogues (.mo)" : "files of other kinds");
     if (!bad)
         return NEB_OK;
     if (share > s->max_bad_share)

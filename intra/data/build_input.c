@@ -3,6 +3,7 @@
 // source's encoding. Invalid bytes pass, with their offset; the check of the documents finds them.
 #include "intra/data/build_state.h"
 #include "intra/read/charset.h"
+#include "intra/read/convert.h"
 #include "intra/read/text_kind.h"
 
 #include <fcntl.h>
@@ -12,8 +13,8 @@
 
 enum { BLOCK_BYTES = 1 << 20, LINE_BYTES_MAX = 1 << 30 };
 
-// A pipe can be read only once, so its data is kept in an unnamed file that ends with the build.
-static enum neb_status put_aside(struct build *b, FILE **aside) {
+// An unnamed file that ends with the build.
+static enum neb_status create_aside(struct build *b, FILE **aside) {
     char path[NEB_PATH_MAX];
     NEB_TRY(neb_fs_mkdirs(b->dir, 0755));
     NEB_TRY(neb_path(path, sizeof path, b->dir, "pipe-XXXXXX"));
@@ -27,35 +28,69 @@ static enum neb_status put_aside(struct build *b, FILE **aside) {
     return *aside ? NEB_OK : neb_fail_errno("cannot create %s", path);
 }
 
+enum neb_status build_input_spool(struct build *b, const char *path) {
+    FILE *f = NULL, **aside = &b->pipes[b->source];
+    enum neb_status st = neb_fs_stream_open(path, &f);
+    struct neb_buf block = {0};
+    if (st == NEB_OK)
+        st = create_aside(b, aside);
+    if (st == NEB_OK)
+        st = neb_buf_reserve(&block, BLOCK_BYTES);
+    for (size_t n = 1; st == NEB_OK && n;) {
+        n = fread(block.p, 1, BLOCK_BYTES, f);
+        if (ferror(f))
+            st = neb_fail_errno("cannot read %s", path);
+        else if (fwrite(block.p, 1, n, *aside) != n || fflush(*aside) != 0)
+            st = neb_fail_errno("cannot save a copy of %s in %s", path, b->dir);
+    }
+    neb_buf_free(&block);
+    if (f)
+        fclose(f);
+    return st;
+}
+
+enum neb_status build_input_file(struct build *b, const char *path, struct intra_input **out) {
+    FILE *aside = b->pipes[b->source];
+    *out = NULL;
+    if (!aside)
+        return intra_input_open(path, out);
+    int fd = fcntl(fileno(aside), F_DUPFD_CLOEXEC, 0);
+    FILE *f = fd >= 0 && lseek(fd, 0, SEEK_SET) == 0 ? fdopen(fd, "r") : NULL;
+    if (f)
+        return intra_input_take(f, path, 0, NULL, out);
+    enum neb_status st = neb_fail_errno("cannot read the copy of %s", path);
+    if (fd >= 0)
+        close(fd);
+    return st;
+}
+
 enum neb_status build_input_open(struct build *b, const char *path) {
+    const struct intra_source_spec *s = &b->spec->sources[b->source];
     struct build_input *in = &b->input;
-    struct stat info;
     struct neb_buf raw = in->raw, text = in->text;
     neb_buf_clear(&raw);
     neb_buf_clear(&text);
     *in = (struct build_input){.raw = raw, .text = text};
     b->file = path;
     b->chunk.has_file = false;
-    if (b->pipes[b->source]) { // second reading of a pipe
-        in->f = b->pipes[b->source];
-        b->pipes[b->source] = NULL;
-        rewind(in->f);
-        return NEB_OK;
+    NEB_TRY(s->format == INTRA_PARQUET ? intra_convert_open("parquet", path, s->field, &in->f)
+            : s->format == INTRA_ARROW ? intra_convert_open("arrow", path, s->field, &in->f)
+                                       : build_input_file(b, path, &in->f));
+    // a shard of a corpus that streams: the documents before it need not be read
+    const struct build_place *from = b->piece ? &b->piece->from : NULL;
+    if (from && b->file_no == from->file_no && from->line &&
+        (!s->encoding[0] || intra_charset_is_utf8(s->encoding)) &&
+        intra_input_seek(in->f, from->offset)) {
+        in->begun = true;
+        in->line = (size_t)from->line - 1;
+        in->offset = from->offset;
+        b->at.doc = from->doc;
     }
-    NEB_TRY(neb_fs_stream_open(path, &in->f));
-    if (b->again || (fstat(fileno(in->f), &info) == 0 && S_ISREG(info.st_mode)))
-        return NEB_OK;
-    if (b->spec->sources[b->source].format == INTRA_TEXT)
-        return neb_fail(NEB_ERR_INVALID, "%s is not a regular file", path);
-    enum neb_status st = put_aside(b, &b->pipes[b->source]);
-    in->aside = b->pipes[b->source];
-    return st;
+    return NEB_OK;
 }
 
 void build_input_close(struct build *b) {
-    if (b->input.f)
-        fclose(b->input.f);
-    b->input.f = NULL;
+    intra_input_close(&b->input.f);
     intra_charset_close(&b->input.charset);
     b->file = NULL;
 }
@@ -88,39 +123,27 @@ static enum neb_status begin(struct build *b, const uint8_t *p, size_t n) {
     return NEB_OK;
 }
 
-static enum neb_status take_block(struct build *b, const uint8_t *p, size_t n) {
+// Reads a block to p.
+static enum neb_status take_block(struct build *b, uint8_t *p, size_t *got) {
     struct build_input *in = &b->input;
-    if (in->aside && fwrite(p, 1, n, in->aside) != n)
-        return neb_fail_errno("cannot save a copy of %s", b->file);
-    b->done += n;
-    if (!in->begun)
-        NEB_TRY(begin(b, p, n));
-    return NEB_OK;
-}
-
-static enum neb_status failed(const struct build *b) {
-    const struct build_input *in = &b->input;
-    if (ferror(in->f))
-        return neb_fail_errno("cannot read %s", b->file);
-    if (in->end && in->aside && fflush(in->aside) != 0)
-        return neb_fail_errno("cannot save a copy of %s", b->file);
-    return NEB_OK;
+    uint64_t before = intra_input_taken(in->f);
+    NEB_TRY(intra_input_read(in->f, p, BLOCK_BYTES, got));
+    in->end = *got < BLOCK_BYTES;
+    b->done += intra_input_taken(in->f) - before;
+    return in->begun || !*got ? NEB_OK : begin(b, p, *got);
 }
 
 static enum neb_status fill_converted(struct build *b) {
     struct build_input *in = &b->input;
     bool first = !in->begun;
     NEB_TRY(neb_buf_reserve(&in->raw, BLOCK_BYTES));
-    size_t got = fread(in->raw.p, 1, BLOCK_BYTES, in->f);
-    in->end = got < BLOCK_BYTES;
-    NEB_TRY(failed(b));
-    if (got)
-        NEB_TRY(take_block(b, in->raw.p, got));
+    size_t got;
+    NEB_TRY(take_block(b, in->raw.p, &got));
     if (in->charset)
         NEB_TRY(intra_charset_convert(in->charset, in->raw.p, got, in->end, &in->text));
     if (first && in->text.len >= 3 && !memcmp(in->text.p, "\xef\xbb\xbf", 3))
         in->at = in->offset = 3; // the byte order mark
-    return failed(b);
+    return NEB_OK;
 }
 
 // Moves the remaining text to the front and appends a block.
@@ -139,15 +162,11 @@ static enum neb_status fill(struct build *b) {
     if (s->encoding[0] && !intra_charset_is_utf8(s->encoding))
         return fill_converted(b);
     NEB_TRY(neb_buf_reserve(&in->text, BLOCK_BYTES));
-    uint8_t *p = in->text.p + in->text.len;
-    size_t got = fread(p, 1, BLOCK_BYTES, in->f);
+    size_t got;
+    NEB_TRY(take_block(b, in->text.p + in->text.len, &got));
     in->text.len += got;
-    in->end = got < BLOCK_BYTES;
-    NEB_TRY(failed(b));
-    if (got)
-        NEB_TRY(take_block(b, p, got));
     in->scanned = in->scanned < in->at ? in->at : in->scanned;
-    return failed(b);
+    return NEB_OK;
 }
 
 enum neb_status build_input_line(struct build *b, struct build_input_line *l) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the first reading leaves for the second. For each document: its split, or a mark that it is
 // a duplicate. For each chunk: a hash, which shows whether a source has changed meanwhile.
+#include "agent/base/array.h"
 #include "agent/base/log.h"
 #include "intra/data/build_state.h"
 
@@ -82,14 +83,10 @@ static uint64_t chunk_hash(const struct chunk *c) {
 }
 
 static enum neb_status put_chunk(struct build_notes *n, uint64_t hash) {
-    if (n->n_chunks == n->cap_chunks) {
-        size_t cap = n->cap_chunks ? 2 * n->cap_chunks : 1024;
-        uint64_t *p = realloc(n->chunks, cap * sizeof *p);
-        if (!p)
-            return neb_fail(NEB_ERR_NOMEM, "out of memory after %zu chunks", n->n_chunks);
-        n->chunks = p;
-        n->cap_chunks = cap;
-    }
+    uint64_t *p = neb_array_more(n->chunks, n->n_chunks, &n->cap_chunks, 1024, sizeof *p);
+    if (!p)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory after %zu chunks", n->n_chunks);
+    n->chunks = p;
     n->chunks[n->n_chunks++] = hash;
     return NEB_OK;
 }
@@ -163,7 +160,7 @@ enum neb_status build_recall_chunk(struct build *b) {
         if (n->doc == n->docs_end[b->source])
             return changed(b);
         d->verdict = n->verdicts[n->doc / 4] >> n->doc % 4 * 2 & 3;
-        n->doc++;
+        d->number = n->doc++ - (b->source ? n->docs_end[b->source - 1] : 0);
     }
     return NEB_OK;
 }

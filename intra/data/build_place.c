@@ -57,8 +57,9 @@ static json_t *sources_of(const char *dir) {
 }
 
 static bool is_part(const char *name, const json_t *sources) {
-    static const char *const files[] = {"corpus.json", INTRA_TOKENIZER_MODEL, "tokenizer.vocab",
-                                        INTRA_TOKENIZER_JSON, INTRA_TOKENIZER_CONFIG};
+    static const char *const files[] = {
+        "corpus.json",          INTRA_TOKENIZER_MODEL, "tokenizer.vocab", INTRA_TOKENIZER_JSON,
+        INTRA_TOKENIZER_CONFIG, "stream.json",         "verdicts.bin",    "cache"};
     const json_t *s;
     size_t i;
     for (i = 0; i < sizeof files / sizeof *files; i++)

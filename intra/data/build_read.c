@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads the documents of a corpus from files, folders, lines, columns and message catalogues, in
-// the order of the sources.
+// Reads the documents of a corpus from files, folders, lines, columns, archives and message
+// catalogues, in the order of the sources.
 #include "agent/base/log.h"
 #include "intra/data/build_state.h"
 #include "intra/data/po.h"
 #include "intra/read/charset.h"
+#include "intra/read/input.h"
+#include "intra/read/tar.h"
 #include "intra/read/text_kind.h"
 
 #include <stdlib.h>
@@ -50,10 +52,8 @@ static enum neb_status take_po(struct build *b, const char *path, const struct n
                          (const char *)f->p, f->len);
 }
 
-// A file of a folder is one document. Its name without the folder decides the split, so
-// translations of a page under the same name fall into the same split.
-static enum neb_status take_document(struct build *b, const char *path, const struct neb_buf *f) {
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+// name: decides the split; NULL: the text decides.
+static enum neb_status take_document(struct build *b, const char *name, const struct neb_buf *f) {
     struct intra_charset *charset = NULL;
     struct neb_buf text = {0};
     char why[256];
@@ -80,16 +80,77 @@ static enum neb_status take_document(struct build *b, const char *path, const st
     return st;
 }
 
+// A file of a folder is one document. Its name without the folder and the suffix of a packer
+// decides the split, so translations of a page under the same name fall into the same split.
+static enum neb_status take_file(struct build *b, const char *path, const struct neb_buf *f) {
+    char name[NEB_PATH_MAX];
+    const char *slash = strrchr(path, '/'), *from = slash ? slash + 1 : path;
+    snprintf(name, sizeof name, "%.*s", (int)intra_input_name(from), from);
+    return take_document(b, name, f);
+}
+
 static enum neb_status read_whole(struct build *b, const char *path) {
     struct neb_buf f = {0};
-    enum neb_status st = neb_fs_read(path, DOC_BYTES_MAX, &f);
+    struct intra_input *in = NULL;
+    enum neb_status st = build_input_file(b, path, &in);
     b->file = path;
     b->chunk.has_file = false;
-    b->done += f.len;
+    if (st == NEB_OK)
+        st = intra_input_whole(in, DOC_BYTES_MAX, &f);
+    if (st == NEB_OK)
+        b->done += intra_input_taken(in);
     if (st == NEB_OK)
         st = b->spec->sources[b->source].format == INTRA_PO ? take_po(b, path, &f)
-                                                            : take_document(b, path, &f);
+                                                            : take_file(b, path, &f);
+    intra_input_close(&in);
     neb_buf_free(&f);
+    b->file = NULL;
+    return st;
+}
+
+// ---- archives -----------------------------------------------------------------------------------
+
+static enum neb_status take_members(struct build *b, struct intra_tar *t, struct neb_buf *text) {
+    const char *suffix = b->spec->sources[b->source].member;
+    char label[NEB_PATH_MAX + INTRA_TAR_NAME_MAX + 2], first[256] = "";
+    uint64_t taken = 0, before = 0;
+    enum neb_status st = NEB_OK;
+    for (bool found = true; st == NEB_OK;) {
+        st = intra_tar_next(t, &found);
+        if (st != NEB_OK || !found)
+            break;
+        size_t n = strlen(t->name), k = strlen(suffix);
+        if (!*first)
+            snprintf(first, sizeof first, "%.255s", t->name);
+        if (n <= k || t->name[n - k - 1] != '.' || strcmp(t->name + n - k, suffix) != 0)
+            continue;
+        taken++;
+        st = intra_tar_content(t, DOC_BYTES_MAX, text);
+        snprintf(label, sizeof label, "%s: %s", t->path, t->name);
+        b->file = label;
+        b->chunk.has_file = false;
+        if (st == NEB_OK)
+            st = take_document(b, NULL, text);
+        b->file = t->path;
+        b->done += intra_input_taken(t->in) - before;
+        before = intra_input_taken(t->in);
+    }
+    return st != NEB_OK || taken
+               ? st
+               : neb_fail(NEB_ERR_FORMAT, "%s: no file in the archive ends in .%s; %s%s", t->path,
+                          suffix, *first ? "set member; the first file is " : "it holds no files",
+                          first);
+}
+
+static enum neb_status read_tar(struct build *b, const char *path) {
+    struct intra_tar t = {.path = path};
+    struct neb_buf text = {0};
+    enum neb_status st = build_input_file(b, path, &t.in);
+    b->file = path;
+    if (st == NEB_OK)
+        st = take_members(b, &t, &text);
+    intra_input_close(&t.in);
+    neb_buf_free(&text);
     b->file = NULL;
     return st;
 }
@@ -216,7 +277,7 @@ static enum neb_status take_lines(struct build *b, bool jsonl) {
 static enum neb_status read_lines(struct build *b, const char *path) {
     enum neb_status st = build_input_open(b, path);
     if (st == NEB_OK)
-        st = take_lines(b, b->spec->sources[b->source].format == INTRA_JSONL);
+        st = take_lines(b, build_is_json(b));
     build_input_close(b);
     return st;
 }
@@ -224,11 +285,19 @@ static enum neb_status read_lines(struct build *b, const char *path) {
 // ---- sources ------------------------------------------------------------------------------------
 
 static enum neb_status read_entry(struct build *b, const char *path) {
+    b->file_no++;
+    if (b->file_no <= b->skip_files)
+        return NEB_OK;
     switch (b->spec->sources[b->source].format) {
     case INTRA_TEXT:
     case INTRA_PO: return read_whole(b, path);
+    case INTRA_TAR: return read_tar(b, path);
+    case INTRA_NANOGPT:
+    case INTRA_MEGATRON: return build_read_ids(b, path);
     case INTRA_JSONL:
-    case INTRA_TSV: break;
+    case INTRA_TSV:
+    case INTRA_PARQUET:
+    case INTRA_ARROW: break;
     }
     return read_lines(b, path);
 }
@@ -246,21 +315,58 @@ static bool is_compiled(const char *path) {
     return intra_text_is_catalogue(head, n);
 }
 
+static bool ends_in(const char *name, size_t n, const char *end) {
+    size_t k = strlen(end);
+    return n > k && !strncmp(name + n - k, end, k);
+}
+
+// Folders of binary files also hold descriptions, licences and indexes.
+static bool is_wanted(enum intra_format f, const char *path) {
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    size_t n = intra_input_name(name);
+    switch (f) {
+    case INTRA_TEXT:
+    case INTRA_JSONL:
+    case INTRA_TSV: return true;
+    case INTRA_PO: return !is_compiled(path);
+    case INTRA_TAR: return ends_in(name, n, ".tar") || ends_in(name, n, ".tgz");
+    case INTRA_PARQUET: return ends_in(name, n, ".parquet") || ends_in(name, n, ".pq");
+    case INTRA_ARROW: // the datasets package keeps results of its functions in cache-*.arrow
+        return (ends_in(name, n, ".arrow") && strncmp(name, "cache-", 6) != 0) ||
+               ends_in(name, n, ".feather");
+    case INTRA_NANOGPT: return ends_in(name, n, ".bin");
+    case INTRA_MEGATRON: return ends_in(name, n, ".idx");
+    }
+    return false;
+}
+
 static enum neb_status visit(struct build *b, const char *path, const struct stat *info) {
     (void)info;
-    if (b->spec->sources[b->source].format == INTRA_PO && is_compiled(path)) {
-        b->compiled += !b->again;
-        return NEB_OK;
-    }
-    return read_entry(b, path);
+    if (is_wanted(b->spec->sources[b->source].format, path))
+        return read_entry(b, path);
+    b->passed_over += !b->again;
+    return NEB_OK;
 }
 
 enum neb_status build_read_source(struct build *b, int32_t i) {
     const struct intra_source_spec *s = &b->spec->sources[i];
     struct stat info;
     b->source = i;
+    b->file_no = 0;
     if (stat(s->path, &info) != 0)
         return neb_fail_errno("source %s: cannot read %s", s->name, s->path);
+    if (b->spec->shuffle && !b->again &&
+        (S_ISFIFO(info.st_mode) || s->parallel || s->format == INTRA_PO))
+        return neb_fail(NEB_ERR_INVALID,
+                        "source %s: %s cannot stream: build a corpus without `stream` from it",
+                        s->name, S_ISFIFO(info.st_mode) ? "a pipe" : "parallel text");
+    if (S_ISFIFO(info.st_mode) && !b->again) {
+        if (s->format == INTRA_PARQUET || s->format == INTRA_ARROW || s->format == INTRA_MEGATRON)
+            return neb_fail(NEB_ERR_INVALID,
+                            "source %s: %s is a pipe, but its format needs a regular file", s->name,
+                            s->path);
+        NEB_TRY(build_input_spool(b, s->path));
+    }
     if (S_ISDIR(info.st_mode))
         NEB_TRY(build_walk(b, s->path, false, visit));
     else if (s->format == INTRA_TEXT)

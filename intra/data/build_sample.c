@@ -6,6 +6,7 @@
 // share / lines only falls, so a line above the current bound is dropped at once, and lines that a
 // later bound excludes are dropped then. About 2 x share lines are held, and the result is the same
 // as if all lines were counted first.
+#include "agent/base/array.h"
 #include "intra/data/build_state.h"
 
 #include <stdlib.h>
@@ -38,14 +39,10 @@ static void prune(struct build_sample *s, double bound) {
 }
 
 static enum neb_status keep(struct build_sample *s, double number, const char *p, size_t len) {
-    if (s->n == s->cap) {
-        size_t cap = s->cap ? 2 * s->cap : 4096;
-        struct build_line *more = realloc(s->p, cap * sizeof *more);
-        if (!more)
-            return neb_fail(NEB_ERR_NOMEM, "out of memory for a sample of %zu lines", cap);
-        s->p = more;
-        s->cap = cap;
-    }
+    struct build_line *more = neb_array_more(s->p, s->n, &s->cap, 4096, sizeof *more);
+    if (!more)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for a sample of over %zu lines", s->n);
+    s->p = more;
     s->p[s->n++] = (struct build_line){number, s->text.len, len};
     neb_buf_add(&s->text, p, len);
     return neb_buf_check(&s->text);

@@ -9,6 +9,7 @@
 
 enum {
     SHARD_TOKENS = 64 << 20,
+    STREAM_TOKENS = 4 << 20,
     SHARD_HEADER_BYTES = 64,
 };
 static const char shard_magic[8] = "NEBSHRD";
@@ -16,11 +17,13 @@ static const char shard_magic[8] = "NEBSHRD";
 static const char *const split_names[INTRA_SPLITS] = {"train", "valid", "test"};
 
 static uint64_t shard_tokens(const struct build *b) {
-    return b->spec->shard_tokens ? (uint64_t)b->spec->shard_tokens : SHARD_TOKENS;
+    return b->spec->shard_tokens ? (uint64_t)b->spec->shard_tokens
+           : b->spec->shuffle    ? STREAM_TOKENS
+                                 : SHARD_TOKENS;
 }
 
-static enum neb_status write_shard(const char *path, const struct shard_out *o, int32_t width,
-                                   const uint8_t *sha) {
+enum neb_status build_write_shard(const char *path, const struct shard_out *o, int32_t width,
+                                  const uint8_t *sha) {
     struct neb_buf head = {0};
     struct neb_fs_writer *w = NULL;
     neb_buf_add(&head, shard_magic, sizeof shard_magic);
@@ -78,7 +81,13 @@ static enum neb_status flush_shard(struct build *b, int split) {
     NEB_TRY(neb_path(path, sizeof path, b->dir, file));
     neb_sha256(o->tokens.p, o->tokens.len, sha);
     neb_hex(sha, sizeof sha, hex);
-    NEB_TRY(write_shard(path, o, b->width, sha));
+    if (split != INTRA_TRAIN || !b->spec->shuffle)
+        NEB_TRY(build_write_shard(path, o, b->width, sha));
+    else
+        json_array_append_new(
+            o->places, json_pack("[I,I,I,I,I]", (json_int_t)o->begins.doc,
+                                 (json_int_t)o->begins.file_no, (json_int_t)o->begins.file_doc,
+                                 (json_int_t)o->begins.line, (json_int_t)o->begins.offset));
     json_array_append_new(o->list,
                           json_pack("{s:s,s:I,s:I,s:s}", "file", file, "tokens", (json_int_t)o->n,
                                     "text_bytes", (json_int_t)o->text_bytes, "sha256", hex));
@@ -122,6 +131,18 @@ static void pack(int32_t *ids, size_t n, int32_t width) {
     }
 }
 
+// Ids of the source, taken as they are.
+static enum neb_status copy_ids(const struct doc *d, int32_t **ids, size_t *n) {
+    *n = d->len / 4;
+    *ids = malloc(d->len + 4); // room for an EOS
+    for (size_t i = 0; *ids && i < *n; i++) {
+        uint32_t id;
+        memcpy(&id, d->text + 4 * i, sizeof id);
+        (*ids)[i] = (int32_t)id;
+    }
+    return *ids ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory copying tokens");
+}
+
 static void encode(void *arg, size_t i) {
     struct build *b = arg;
     struct doc *d = &b->chunk.docs[i];
@@ -129,25 +150,31 @@ static void encode(void *arg, size_t i) {
     size_t n = 0;
     if (!d->len || d->verdict == BUILD_DUPLICATE)
         return;
-    d->st = intra_tokenizer_encode(b->tokenizer, d->text, d->len, &ids, &n);
+    d->st = build_is_ids(b) ? copy_ids(d, &ids, &n)
+                            : intra_tokenizer_encode(b->tokenizer, d->text, d->len, &ids, &n);
     if (d->st == NEB_OK && d->target)
         d->st = encode_target(b->tokenizer, d, &ids, &n);
     if (d->st != NEB_OK) {
         free(ids);
         return;
     }
-    ids[n++] = intra_tokenizer_eos(b->tokenizer);
+    if (!d->open)
+        ids[n++] = intra_tokenizer_eos(b->tokenizer);
     pack(ids, n, b->width);
     d->tokens = (uint8_t *)ids;
     d->n = n;
 }
 
+void build_encode_docs(struct build *b) { kern_pool_run(b->pool, b->chunk.n, encode, b); }
+
 // Appends a document to the shard of its split, and writes the shard when it is full.
 static enum neb_status put_doc(struct build *b, const struct doc *d) {
     struct shard_out *o = &b->out[d->verdict];
+    if (!o->n)
+        o->begins = b->at;
     neb_buf_add(&o->tokens, d->tokens, d->n * (size_t)b->width);
     o->n += d->n;
-    o->text_bytes += d->len;
+    o->text_bytes += build_is_ids(b) ? 0 : d->len;
     b->tokens_made += d->n;
     b->text_made += d->len;
     NEB_TRY(neb_buf_check(&o->tokens));
@@ -156,10 +183,17 @@ static enum neb_status put_doc(struct build *b, const struct doc *d) {
 
 static enum neb_status encode_chunk(struct build *b) {
     NEB_TRY(build_recall_chunk(b));
-    kern_pool_run(b->pool, b->chunk.n, encode, b);
+    build_encode_docs(b);
     for (size_t i = 0; i < b->chunk.n; i++) {
         struct doc *d = &b->chunk.docs[i];
         NEB_TRY(d->st);
+        if (d->len && (d->file_no != b->at.file_no || !d->number))
+            b->at = (struct build_place){.file_no = d->file_no, .file_doc = d->number};
+        if (d->len) {
+            b->at.doc = d->number;
+            b->at.line = d->line;
+            b->at.offset = d->offset;
+        }
         if (d->tokens)
             NEB_TRY(put_doc(b, d));
     }
@@ -186,6 +220,7 @@ enum neb_status build_encode_all(struct build *b, json_t *sources) {
     for (int32_t s = 0; s < b->spec->n_sources; s++) {
         for (int k = 0; k < INTRA_SPLITS; k++)
             b->out[k] = (struct shard_out){.list = json_array()};
+        b->out[INTRA_TRAIN].places = b->spec->shuffle ? json_array() : NULL;
         enum neb_status st = encode_source(b, s);
         json_t *o = json_pack("{s:s,s:o,s:o}", "name", b->spec->sources[s].name, "train",
                               b->out[INTRA_TRAIN].list, "valid", b->out[INTRA_VALID].list);
@@ -193,6 +228,8 @@ enum neb_status build_encode_all(struct build *b, json_t *sources) {
             json_object_set(o, "test", b->out[INTRA_TEST].list);
         json_decref(b->out[INTRA_TEST].list);
         json_array_append_new(sources, o);
+        if (b->places)
+            json_array_append_new(b->places, b->out[INTRA_TRAIN].places);
         for (int k = 0; k < INTRA_SPLITS; k++)
             neb_buf_free(&b->out[k].tokens);
         NEB_TRY(st);

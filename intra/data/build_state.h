@@ -4,13 +4,15 @@
 //     build.c         the sequence: two readings, and the vocabulary between them
 //     build_place.c   the folder
 //     build_read.c    sources as documents in order, the same in both readings
-//     build_input.c   files as lines of UTF-8
+//     build_input.c   files as lines of UTF-8; pipes
+//     build_ids.c     files of token ids
 //     build_walk.c    folders, each file once
 //     build_fault.c   bad text: named, counted, left out or refused
 //     build_chunk.c   chunks of documents, worked on by all threads
 //     build_notes.c   what the first reading leaves for the second
 //     build_sample.c  the lines that the vocabulary is trained on
 //     build_shards.c  tokens to shards
+//     build_stream.c  a shard of a corpus that streams, made again from its place in a source
 //
 // Text is freed with its chunk. A build holds the text and tokens of one chunk (or of one document,
 // if that is longer), a shard of each split, the sample, and the names in a folder. Each document
@@ -30,6 +32,7 @@
 #include <sys/stat.h>
 
 struct intra_charset;
+struct intra_input;
 
 // Size of a chunk: documents; bytes for each thread, so that long documents keep all threads busy;
 // smallest and largest number of bytes.
@@ -54,13 +57,16 @@ struct doc {
     size_t line;        // number of its first line in the file
     uint64_t offset;    // in bytes, in the file
     bool named;         // name_hash is of a name; else of the text
+    bool open;          // ids: the document goes on, so no EOS follows
+    uint64_t file_no;   // number of its file in the source
+    uint64_t number;    // of the documents of the source that are not empty
     uint64_t name_hash; // decides the split
     // set by `prepare` and `encode`, on all threads
     enum neb_status st;
     enum build_fault fault;
     size_t bad_at;  // offset of the first bad byte in the text
     json_t *parsed; // owned; jsonl: holds the text; NULL: none
-    char *text;     // without blanks at its end; not owned
+    char *text;     // without blanks at its end, or u32 ids; not owned
     size_t len;     // 0: no document
     char *target;   // NULL: not parallel text
     uint64_t text_hash, target_hash;
@@ -78,7 +84,7 @@ struct chunk {
 };
 
 struct build_input { // a file that is read by lines
-    FILE *f, *aside; // aside: keeps what comes through a pipe; borrowed from build.pipes
+    struct intra_input *f;
     struct intra_charset *charset;
     struct neb_buf raw, text; // raw: as read; text: UTF-8, returned up to `at`
     size_t at, scanned;       // scanned: no line ends between at and here
@@ -127,11 +133,19 @@ struct build_sample {
     struct neb_buf text;
 };
 
+// Where a shard begins: a document, its file, the first document of that file, and its first line
+// and offset there, from which a file that is read by lines can be read on (line 0: it cannot).
+struct build_place {
+    uint64_t doc, file_no, file_doc, line, offset;
+};
+
 struct shard_out { // one split of one source
     struct neb_buf tokens;
     uint64_t n, text_bytes;
     int32_t shards;
     json_t *list;
+    struct build_place begins; // the shard that is being filled
+    json_t *places;            // of a corpus that streams: of its training shards
 };
 
 struct build {
@@ -142,6 +156,7 @@ struct build {
     // tokenizer_config.json in the same folder.
     char vocabulary_file[NEB_PATH_MAX];
     uint8_t vocabulary_sha[INTRA_SHA_BYTES];
+    int32_t given_vocab, given_eos; // of a given vocabulary, if a source has ids
     struct neb_buf vocabulary, vocabulary_config;
     intra_build_progress *progress;
     void *user;
@@ -156,8 +171,8 @@ struct build {
     int32_t source;                                 // index of the current source
     const char *file;                               // the current file; NULL: none
     struct build_input input;
-    // of the source: lines, documents or entries; bad ones; compiled catalogues
-    uint64_t units, bad, compiled;
+    // of the source: lines, documents or entries; bad ones; files that are left out
+    uint64_t units, bad, passed_over;
     uint64_t done, total;           // bytes
     FILE *pipes[INTRA_SOURCES_MAX]; // data of pipes, in unnamed files; NULL: not a pipe
     // the second reading: shards
@@ -166,6 +181,11 @@ struct build {
     struct shard_out out[INTRA_SPLITS];
     uint64_t tokens_made, text_made; // of the current source
     int64_t shards;                  // of all sources
+    struct build_place at;           // of the document that is taken
+    json_t *places;                  // of a corpus that streams: shard_out.places by source
+    // making one shard of a corpus that streams; see build_stream.c
+    uint64_t file_no, skip_files; // file_no: of the file that is read next
+    const struct build_piece *piece;
 };
 
 // dir: where the corpus will be, as an absolute path without links. Sets b->dir and b->lock. An
@@ -192,10 +212,37 @@ NEB_MUST_CHECK enum neb_status build_fault_charset(const struct build *b, const 
                                                    size_t n, struct intra_charset **out);
 
 // build_input.c
+// Copies the data of a pipe into an unnamed file, which both readings then read.
+NEB_MUST_CHECK enum neb_status build_input_spool(struct build *b, const char *path);
+// A file of the source, or the copy of its pipe.
+NEB_MUST_CHECK enum neb_status build_input_file(struct build *b, const char *path,
+                                                struct intra_input **out);
 NEB_MUST_CHECK enum neb_status build_input_open(struct build *b, const char *path);
 NEB_MUST_CHECK enum neb_status build_input_line(struct build *b, struct build_input_line *l);
 void build_input_close(struct build *b);
 void build_input_free(struct build *b); // frees its buffers
+
+// build_ids.c
+bool build_is_ids(const struct build *b); // the current source holds ids, not text
+NEB_MUST_CHECK enum neb_status build_read_ids(struct build *b, const char *path);
+
+// build_stream.c
+struct build_piece {
+    struct build_place from;
+    uint64_t until;          // the document after it
+    const uint8_t *verdicts; // of the whole corpus, 4 per byte
+    uint64_t first;          // verdict of the source's first document
+    uint64_t tokens;
+    uint8_t sha256[INTRA_SHA_BYTES];
+};
+// Makes a training shard of source s again, in the file `path`. b's vocabulary is borrowed.
+// NEB_ERR_STATE (logged): the source has changed. Errors as intra_corpus_build().
+NEB_MUST_CHECK enum neb_status build_stream_shard(const struct intra_source_spec *s,
+                                                  struct intra_tokenizer *t,
+                                                  const struct build_piece *piece, int32_t threads,
+                                                  const char *path);
+// Writes DIR/stream.json and DIR/verdicts.bin.
+NEB_MUST_CHECK enum neb_status build_stream_write(const struct build *b);
 
 // build_walk.c
 typedef enum neb_status build_visit(struct build *b, const char *path, const struct stat *info);
@@ -213,13 +260,14 @@ NEB_MUST_CHECK enum neb_status build_read_source(struct build *b, int32_t i);
 // build_chunk.c
 NEB_MUST_CHECK enum neb_status build_chunk_create(struct build *b);
 void build_chunk_destroy(struct build *b);
-uint64_t build_hash(const void *p, size_t n);
+bool build_is_json(const struct build *b); // the text of a document is a value in JSON
 struct build_text {
     // tag: put before the text, or NULL; target: the translation, or NULL
     const char *tag, *text, *target;
     size_t len, line;
     uint64_t offset;
     const char *name;  // decides the split; NULL: the text decides
+    bool open;         // ids: no EOS follows
     const char *fault; // what is wrong, instead of text; NULL: nothing
 };
 // Copies a document into the chunk. A full chunk is prepared and goes to take_chunk.
@@ -245,6 +293,9 @@ NEB_MUST_CHECK enum neb_status build_sample_write(struct build_sample *s, const 
 void build_sample_free(struct build_sample *s);
 
 // build_shards.c
+void build_encode_docs(struct build *b); // of the chunk, on all threads
+NEB_MUST_CHECK enum neb_status build_write_shard(const char *path, const struct shard_out *o,
+                                                 int32_t width, const uint8_t *sha);
 // Reads all sources again, writes their shards, and appends one object per source to `sources`.
 NEB_MUST_CHECK enum neb_status build_encode_all(struct build *b, json_t *sources);
 

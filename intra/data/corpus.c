@@ -6,6 +6,7 @@
 #include "agent/base/rng.h"
 #include "agent/base/sha256.h"
 #include "intra/data/data.h"
+#include "intra/data/stream.h"
 #include "intra/data/tokenizer.h"
 #include "intra/data/tokenizer_files.h"
 
@@ -43,6 +44,11 @@ struct intra_corpus {
     int32_t vocab, width, n; // width: bytes per token
     uint8_t digest[INTRA_SHA_BYTES];
     size_t n_shards; // of all sources
+    int32_t shuffle; // above 0: the training shards stream
+    struct stream_feed *feed;
+    struct corpus_fault { // behind a pointer, since reading does not change the corpus
+        enum neb_status st;
+    } * fault;
     struct source sources[INTRA_SOURCES_MAX];
 };
 
@@ -71,11 +77,10 @@ static enum neb_status digest(const char *path, const uint8_t *p, size_t n,
     return NEB_OK;
 }
 
-static enum neb_status open_shard(struct intra_corpus *c, struct shard *s, const char *file,
-                                  uint64_t tokens, const char *sha_hex, bool verify) {
-    char path[NEB_PATH_MAX], magic[8];
+static enum neb_status map_shard(const struct intra_corpus *c, struct shard *s, const char *path,
+                                 uint64_t tokens, const char *sha_hex, bool verify) {
+    char magic[8];
     uint8_t got[INTRA_SHA_BYTES];
-    NEB_TRY(neb_path(path, sizeof path, c->dir, file));
     if (!neb_fs_exists(path))
         return neb_fail(NEB_ERR_NOT_FOUND, "%s does not exist, but corpus.json lists it; %s", path,
                         rebuild);
@@ -97,7 +102,7 @@ static enum neb_status open_shard(struct intra_corpus *c, struct shard *s, const
                         "%s has %zu bytes instead of %" PRIu64 "; it may be cut short; %s", path,
                         s->map.len, SHARD_HEADER_BYTES + n * width, rebuild);
     if (!neb_unhex(sha_hex, s->sha256, sizeof s->sha256))
-        return neb_fail(NEB_ERR_FORMAT, "%s/corpus.json: %s has no valid digest", c->dir, file);
+        return neb_fail(NEB_ERR_FORMAT, "%s/corpus.json: %s has no valid digest", c->dir, path);
     if (verify) {
         advise(s->map.p, s->map.len, MADV_SEQUENTIAL);
         NEB_TRY(digest(path, s->map.p + SHARD_HEADER_BYTES, s->map.len - SHARD_HEADER_BYTES, got));
@@ -111,8 +116,27 @@ static enum neb_status open_shard(struct intra_corpus *c, struct shard *s, const
     return NEB_OK;
 }
 
+static enum neb_status open_shard(struct intra_corpus *c, struct shard *s, const char *file,
+                                  uint64_t tokens, const char *sha_hex, bool verify) {
+    char path[NEB_PATH_MAX];
+    NEB_TRY(neb_path(path, sizeof path, c->dir, file));
+    return map_shard(c, s, path, tokens, sha_hex, verify);
+}
+
+// The shard is made when it is needed.
+static enum neb_status announce_shard(const struct intra_corpus *c, struct shard *s,
+                                      const char *file, uint64_t tokens, const char *sha_hex) {
+    struct stream_shard as = {.file = file, .tokens = tokens};
+    if (!neb_unhex(sha_hex, s->sha256, sizeof s->sha256))
+        return neb_fail(NEB_ERR_FORMAT, "%s/corpus.json: %s has no valid digest", c->dir, file);
+    memcpy(as.sha256, s->sha256, sizeof as.sha256);
+    s->n = tokens;
+    return stream_feed_add(c->feed, c->n - 1, &as);
+}
+
 static enum neb_status open_split(struct intra_corpus *c, struct split *p, const json_t *list,
                                   bool verify) {
+    bool streams = c->shuffle && p == &c->sources[c->n - 1].splits[INTRA_TRAIN];
     size_t i;
     json_t *item;
     if (!json_is_array(list))
@@ -131,7 +155,8 @@ static enum neb_status open_split(struct intra_corpus *c, struct split *p, const
             return neb_fail(NEB_ERR_FORMAT, "%s/corpus.json: malformed shard entry", c->dir);
         p->n_shards++;
         p->shards[i].first = p->tokens;
-        NEB_TRY(open_shard(c, &p->shards[i], file, (uint64_t)tokens, sha, verify));
+        NEB_TRY(streams ? announce_shard(c, &p->shards[i], file, (uint64_t)tokens, sha)
+                        : open_shard(c, &p->shards[i], file, (uint64_t)tokens, sha, verify));
         p->tokens += (uint64_t)tokens;
     }
     return NEB_OK;
@@ -147,6 +172,14 @@ static enum neb_status open_corpus(struct intra_corpus *c, const json_t *root, b
     if (c->vocab < 2 || c->vocab > 1 << 24)
         return neb_fail(NEB_ERR_FORMAT, "%s/corpus.json: vocab %d is not valid", c->dir, c->vocab);
     c->width = c->vocab <= 65536 ? 2 : 4;
+    json_int_t shuffle = json_integer_value(json_object_get(root, "shuffle"));
+    if (shuffle < 0 || shuffle > INTRA_SHARDS_MAX)
+        return neb_fail(NEB_ERR_FORMAT, "%s/corpus.json: shuffle is not valid", c->dir);
+    c->shuffle = (int32_t)shuffle;
+    if (shuffle)
+        NEB_TRY(stream_feed_create(c->dir, c->width, &c->feed));
+    if (!(c->fault = calloc(1, sizeof *c->fault)))
+        return neb_fail(NEB_ERR_NOMEM, "out of memory opening %s", c->dir);
     json_array_foreach(sources, i, item) {
         struct source *s = &c->sources[c->n++];
         const char *name = json_string_value(json_object_get(item, "name"));
@@ -229,6 +262,8 @@ void intra_corpus_close(struct intra_corpus **cp) {
     struct intra_corpus *c = *cp;
     if (!c)
         return;
+    stream_feed_destroy(&c->feed);
+    free(c->fault);
     for (int32_t i = 0; i < c->n; i++)
         for (int k = 0; k < INTRA_SPLITS; k++) {
             struct split *p = &c->sources[i].splits[k];
@@ -240,6 +275,8 @@ void intra_corpus_close(struct intra_corpus **cp) {
     *cp = NULL;
 }
 
+bool intra_corpus_streams(const struct intra_corpus *c) { return c->shuffle > 0; }
+enum neb_status intra_corpus_failed(const struct intra_corpus *c) { return c->fault->st; }
 int32_t intra_corpus_vocab(const struct intra_corpus *c) { return c->vocab; }
 const char *intra_corpus_dir(const struct intra_corpus *c) { return c->dir; }
 void intra_corpus_digest(const struct intra_corpus *c, uint8_t out[INTRA_SHA_BYTES]) {
@@ -310,6 +347,38 @@ static void widen(const uint8_t *from, int32_t width, uint32_t vocab, size_t n, 
     }
 }
 
+// Makes a shard that streams, if need be. False: it cannot be made.
+static bool fetch(const struct intra_corpus *c, int32_t source, size_t k, struct shard *s) {
+    char path[NEB_PATH_MAX], hex[65];
+    if (c->fault->st != NEB_OK)
+        return false;
+    neb_hex(s->sha256, sizeof s->sha256, hex);
+    for (int tries = 0;; tries++) {
+        c->fault->st = stream_feed_get(c->feed, source, k, path, sizeof path);
+        if (c->fault->st != NEB_OK)
+            return false;
+        c->fault->st = map_shard(c, s, path, s->n, hex, false);
+        if (c->fault->st == NEB_OK || tries)
+            return c->fault->st == NEB_OK;
+        neb_map_close(&s->map); // another process has removed it, or it is damaged
+        (void)unlink(path);
+    }
+}
+
+// Unmaps the training shards of a source but for `keep` (n).
+static void forget(const struct intra_corpus *c, int32_t source, const size_t *keep, size_t n) {
+    const struct split *p = &c->sources[source].splits[INTRA_TRAIN];
+    for (size_t k = 0; k < p->n_shards; k++) {
+        bool kept = !p->shards[k].tokens;
+        for (size_t i = 0; i < n && !kept; i++)
+            kept = keep[i] == k;
+        if (kept)
+            continue;
+        neb_map_close(&p->shards[k].map);
+        p->shards[k].tokens = NULL;
+    }
+}
+
 void intra_corpus_copy(const struct intra_corpus *c, int32_t source, enum intra_split split,
                        uint64_t at, size_t n, int32_t *ids) {
     const struct split *p = &c->sources[source].splits[split];
@@ -318,16 +387,12 @@ void intra_corpus_copy(const struct intra_corpus *c, int32_t source, enum intra_
         const struct shard *s = &p->shards[k];
         uint64_t skip = at - s->first, left = s->n - skip;
         size_t run = left < n ? (size_t)left : n;
-        widen(s->tokens + skip * (uint64_t)c->width, c->width, (uint32_t)c->vocab, run, ids);
+        if (!s->tokens && !fetch(c, source, k, &p->shards[k]))
+            memset(ids, 0, run * sizeof *ids);
+        else
+            widen(s->tokens + skip * (uint64_t)c->width, c->width, (uint32_t)c->vocab, run, ids);
         ids += run, at += run, n -= run;
     }
-}
-
-int32_t intra_corpus_token(const struct intra_corpus *c, int32_t source, enum intra_split split,
-                           uint64_t at) {
-    int32_t id;
-    intra_corpus_copy(c, source, split, at, 1, &id);
-    return id;
 }
 
 void intra_corpus_prefetch(const struct intra_corpus *c, int32_t source, enum intra_split split,
@@ -338,27 +403,41 @@ void intra_corpus_prefetch(const struct intra_corpus *c, int32_t source, enum in
     for (size_t k = n ? shard_of(p, at) : 0; n; k++) {
         const struct shard *s = &p->shards[k];
         uint64_t skip = at - s->first, left = s->n - skip, run = left < n ? left : n;
-        const uint8_t *from = s->tokens + skip * (uint64_t)c->width;
+        const uint8_t *from = s->tokens ? s->tokens + skip * (uint64_t)c->width : NULL;
         size_t before = (uintptr_t)from % page;
-        if (run)
+        if (run && from)
             advise(from - before, before + (size_t)run * (size_t)c->width, MADV_WILLNEED);
         at += run, n -= run;
     }
 }
 
+static uint64_t shard_windows(const struct shard *s, int32_t seq_len) {
+    return s->n ? (s->n - 1) / (uint64_t)seq_len : 0;
+}
+
 uint64_t intra_corpus_windows(const struct intra_corpus *c, int32_t source, enum intra_split split,
                               int32_t seq_len) {
-    uint64_t n = c->sources[source].splits[split].tokens;
+    const struct split *p = &c->sources[source].splits[split];
+    uint64_t n = p->tokens, windows = 0;
+    if (c->shuffle && split == INTRA_TRAIN) { // no window crosses the end of a shard
+        for (size_t k = 0; k < p->n_shards; k++)
+            windows += shard_windows(&p->shards[k], seq_len);
+        return windows;
+    }
     return n > 0 ? (n - 1) / (uint64_t)seq_len : 0;
 }
 
-void intra_corpus_window(const struct intra_corpus *c, int32_t source, enum intra_split split,
-                         int32_t seq_len, uint64_t k, int32_t *tokens, int32_t *targets) {
-    uint64_t at = k * (uint64_t)seq_len;
+static void copy_window(const struct intra_corpus *c, int32_t source, enum intra_split split,
+                        int32_t seq_len, uint64_t at, int32_t *tokens, int32_t *targets) {
     size_t n = (size_t)seq_len;
     intra_corpus_copy(c, source, split, at, n, tokens);
     memcpy(targets, tokens + 1, (n - 1) * sizeof *targets);
     intra_corpus_copy(c, source, split, at + n, 1, targets + n - 1);
+}
+
+void intra_corpus_window(const struct intra_corpus *c, int32_t source, enum intra_split split,
+                         int32_t seq_len, uint64_t k, int32_t *tokens, int32_t *targets) {
+    copy_window(c, source, split, seq_len, k * (uint64_t)seq_len, tokens, targets);
 }
 
 // ---- sampler ------------------------------------------------------------------------------------
@@ -370,6 +449,16 @@ struct stream { // one source
     uint64_t windows, own; // windows of the source; own: this cluster's windows per epoch
     uint64_t begin;        // first position of each epoch, among the own windows
     uint64_t taken;
+    struct order *order; // of a corpus that streams; owned, but shared by copies of a sampler
+};
+
+// The order of the shards in an epoch.
+struct order {
+    uint64_t epoch, group; // that were entered; group: shards [group x shuffle, …)
+    bool entered;
+    uint64_t of;       // epoch of the arrays below; UINT64_MAX: none
+    size_t *shards;    // (n_shards)
+    uint64_t *windows; // (n_shards + 1) windows before each of them
 };
 
 struct intra_sampler {
@@ -381,6 +470,7 @@ struct intra_sampler {
     uint64_t draws;
     // the smallest hash that selects stream i or a later one
     uint64_t begins[INTRA_SOURCES_MAX];
+    bool peeks; // a copy that looks ahead
 };
 
 enum { WORD_BITS = 53 }; // bits of the hash that selects a source
@@ -437,6 +527,86 @@ static void find_begins(struct intra_sampler *s) {
     }
 }
 
+// ---- the order of a corpus that streams ---------------------------------------------------------
+
+static struct order *order_create(const struct intra_corpus *c, int32_t source) {
+    size_t n = c->sources[source].splits[INTRA_TRAIN].n_shards;
+    struct order *o = calloc(1, sizeof *o);
+    if (!o)
+        return NULL;
+    o->of = UINT64_MAX;
+    o->shards = calloc(n + 1, sizeof *o->shards);
+    o->windows = calloc(n + 1, sizeof *o->windows);
+    if (o->shards && o->windows)
+        return o;
+    free(o->shards);
+    free(o->windows);
+    free(o);
+    return NULL;
+}
+
+static uint64_t order_key(const struct intra_sampler *s, int32_t source, uint64_t epoch) {
+    return neb_mix64(s->c.seed ^ neb_mix64((uint64_t)source + 1) ^ neb_mix64(epoch << 20 | 0x5eed));
+}
+
+static void order_fill(const struct intra_sampler *s, const struct stream *t, uint64_t epoch) {
+    const struct split *p = &s->corpus->sources[t->source].splits[INTRA_TRAIN];
+    struct order *o = t->order;
+    if (o->of == epoch)
+        return;
+    o->of = epoch;
+    for (size_t j = 0; j < p->n_shards; j++) {
+        o->shards[j] = (size_t)permute(j, p->n_shards, order_key(s, t->source, epoch));
+        o->windows[j + 1] = o->windows[j] + shard_windows(&p->shards[o->shards[j]], s->c.seq_len);
+    }
+}
+
+// The last of the n ascending numbers that is at most x.
+static size_t last_at_most(const uint64_t *p, size_t n, uint64_t x) {
+    size_t low = 0, high = n;
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+        if (p[middle] <= x)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+// The shards of this group are needed now, those of the next one are made meanwhile.
+static void enter(const struct intra_sampler *s, const struct stream *t, uint64_t epoch,
+                  uint64_t group) {
+    size_t n = s->corpus->sources[t->source].splits[INTRA_TRAIN].n_shards,
+           size = (size_t)s->corpus->shuffle, at = (size_t)group * size,
+           end = at + 2 * size < n ? at + 2 * size : n;
+    struct order *o = t->order;
+    if (s->peeks || (o->entered && o->epoch == epoch && o->group == group))
+        return;
+    o->entered = true;
+    o->epoch = epoch;
+    o->group = group;
+    stream_feed_want(s->corpus->feed, s, t->source, o->shards + at, end - at);
+    forget(s->corpus, t->source, o->shards + at, end - at);
+}
+
+// The token at which the window at this position of the epoch begins.
+static uint64_t place(const struct intra_sampler *s, const struct stream *t, uint64_t epoch,
+                      uint64_t position) {
+    const struct split *p = &s->corpus->sources[t->source].splits[INTRA_TRAIN];
+    struct order *o = t->order;
+    size_t size = (size_t)s->corpus->shuffle;
+    order_fill(s, t, epoch);
+    uint64_t group = last_at_most(o->windows, p->n_shards, position) / size;
+    size_t from = (size_t)group * size, to = from + size < p->n_shards ? from + size : p->n_shards;
+    uint64_t before = o->windows[from], n = o->windows[to] - before;
+    enter(s, t, epoch, group);
+    uint64_t q = before + permute(position - before, n,
+                                  order_key(s, t->source, epoch) ^ neb_mix64(group + 1));
+    size_t j = from + last_at_most(o->windows + from, to - from, q);
+    return p->shards[o->shards[j]].first + (q - o->windows[j]) * (uint64_t)s->c.seq_len;
+}
+
 enum neb_status intra_sampler_create(const struct intra_corpus *c,
                                      const struct intra_sampler_config *cfg,
                                      struct intra_sampler **out) {
@@ -456,11 +626,11 @@ enum neb_status intra_sampler_create(const struct intra_corpus *c,
         t->own = (t->windows + (uint64_t)(t->share.n - 1 - t->share.index)) / (uint64_t)t->share.n;
         t->begin = t->share.parts ? t->own * (uint64_t)t->share.part / (uint64_t)t->share.parts : 0;
         t->weight = cfg->n_sources ? (double)cfg->weights[i] : (double)t->windows;
-        if (t->own == 0) {
+        if (t->own == 0 || (c->shuffle && !(t->order = order_create(c, t->source)))) {
             enum neb_status st = neb_fail(
                 NEB_ERR_INVALID, "source %s of %s has too few tokens for windows of %d tokens",
                 c->sources[t->source].name, c->dir, cfg->seq_len);
-            free(s);
+            intra_sampler_destroy(&s);
             return st;
         }
         s->total_weight += t->weight;
@@ -470,12 +640,22 @@ enum neb_status intra_sampler_create(const struct intra_corpus *c,
     return NEB_OK;
 }
 
-void intra_sampler_destroy(struct intra_sampler **s) {
-    free(*s);
-    *s = NULL;
+void intra_sampler_destroy(struct intra_sampler **p) {
+    struct intra_sampler *s = *p;
+    *p = NULL;
+    for (int32_t i = 0; s && i < s->n; i++) {
+        struct order *o = s->streams[i].order;
+        if (!o)
+            continue;
+        stream_feed_want(s->corpus->feed, s, s->streams[i].source, NULL, 0);
+        free(o->shards);
+        free(o->windows);
+        free(o);
+    }
+    free(s);
 }
 
-// The next draw: returns the window and its source.
+// The next draw: returns the token at which its window begins, and its source.
 static uint64_t take(struct intra_sampler *s, int32_t *source) {
     struct stream *t = &s->streams[stream_of(s, word_of(base_of(s) + s->draws++))];
     uint64_t epoch = t->taken / t->own, k = (t->taken + t->begin) % t->own,
@@ -485,22 +665,23 @@ static uint64_t take(struct intra_sampler *s, int32_t *source) {
     uint64_t key =
         neb_mix64(s->c.seed ^ neb_mix64((uint64_t)t->source + 1) ^ neb_mix64(epoch << 20 | 0xfeed));
     *source = t->source;
-    return permute(position, t->windows, key);
+    return t->order ? place(s, t, epoch, position)
+                    : permute(position, t->windows, key) * (uint64_t)s->c.seq_len;
 }
 
 void intra_sampler_next(struct intra_sampler *s, int32_t *tokens, int32_t *targets) {
     int32_t source;
-    uint64_t k = take(s, &source);
-    intra_corpus_window(s->corpus, source, INTRA_TRAIN, s->c.seq_len, k, tokens, targets);
+    uint64_t at = take(s, &source);
+    copy_window(s->corpus, source, INTRA_TRAIN, s->c.seq_len, at, tokens, targets);
 }
 
 void intra_sampler_prefetch(const struct intra_sampler *s, int32_t n) {
     struct intra_sampler later = *s;
+    later.peeks = true;
     int32_t source;
     for (int32_t i = 0; i < n; i++) {
-        uint64_t k = take(&later, &source);
-        intra_corpus_prefetch(s->corpus, source, INTRA_TRAIN, k * (uint64_t)s->c.seq_len,
-                              (uint64_t)s->c.seq_len + 1);
+        uint64_t at = take(&later, &source);
+        intra_corpus_prefetch(s->corpus, source, INTRA_TRAIN, at, (uint64_t)s->c.seq_len + 1);
     }
 }
 

@@ -59,7 +59,8 @@ uint64_t intra_corpus_tokens(const struct intra_corpus *c, int32_t source, enum 
 // positions p with p mod n = index, so no two clusters see the same window in an epoch. If clusters
 // have this source in `parts` different folders, which may hold the same text, part k begins each
 // epoch at k / parts of its windows. The state is a few numbers, and any position is reached
-// directly.
+// directly. In a corpus that streams, each epoch has the shards in a new order, and the windows of
+// so many of them at a time in a new order. No window crosses the end of a shard there.
 struct intra_share {
     int32_t index, n;    // n 0: no other cluster draws from the source
     int32_t part, parts; // parts 0: one folder
@@ -104,23 +105,45 @@ void intra_corpus_copy(const struct intra_corpus *c, int32_t source, enum intra_
 // touched.
 void intra_corpus_prefetch(const struct intra_corpus *c, int32_t source, enum intra_split split,
                            uint64_t at, uint64_t n);
-int32_t intra_corpus_token(const struct intra_corpus *c, int32_t source, enum intra_split split,
-                           uint64_t at);
 void intra_corpus_window(const struct intra_corpus *c, int32_t source, enum intra_split split,
                          int32_t seq_len, uint64_t k, int32_t *tokens, int32_t *targets);
 
+// True if the training shards of this corpus are made while training (intra/data/stream.h).
+bool intra_corpus_streams(const struct intra_corpus *c);
+// After a failure to make one, all tokens that were read since are 0, and this has the error, which
+// is logged. Check it after each batch.
+NEB_MUST_CHECK enum neb_status intra_corpus_failed(const struct intra_corpus *c);
+
 // ---- building -----------------------------------------------------------------------------------
 
-enum intra_format { INTRA_TEXT, INTRA_JSONL, INTRA_TSV, INTRA_PO };
+enum intra_format {
+    INTRA_TEXT,
+    INTRA_JSONL,
+    INTRA_TSV,
+    INTRA_PO,
+    INTRA_TAR,
+    INTRA_PARQUET,
+    INTRA_ARROW,
+    INTRA_NANOGPT,
+    INTRA_MEGATRON
+};
 struct intra_source_spec {
     char name[INTRA_SOURCE_NAME_MAX + 1];
     enum intra_format format;
     // text: a file with blank lines between documents, or a folder in which every regular file is
-    // one document. jsonl, tsv: a file, a shell's pipe, or a folder, read line by line in the order
-    // of names. po: a catalogue, or a folder of them. Lines may end in "\r\n", too.
+    // one document. jsonl, tsv: read line by line. po: a catalogue. Lines may end in "\r\n", too.
+    // tar: each member with the suffix `member` is a document. parquet, arrow: each row is one.
+    // nanogpt: token ids, u16 for a vocabulary of at most 65,536 pieces, else u32; megatron: the
+    // .idx file, whose .bin file is beside it. Ids stay as they are; EOS ends a document.
+    // A path may be a folder: its files are read in the order of names, and of the last five
+    // formats only those with the usual suffix. It may be a pipe, except for parquet, arrow and
+    // megatron. Files packed by gzip, zstd or xz are unpacked, except for these three.
     char path[4096];
-    char field[64]; // jsonl: key of the text
-    int32_t column; // tsv: column of the text, from 0
+    // jsonl: key of the text; parquet, arrow: its column; tar: key of the text in a member of JSON,
+    // or empty: the member is text
+    char field[64];
+    char member[32]; // tar: suffix of the members, without the point
+    int32_t column;  // tsv: column of the text, from 0
     // Parallel text. po: always (intra/data/po.h); tsv: the translation is in target_column.
     bool parallel; // tsv: target_column is used
     int32_t target_column;
@@ -133,7 +156,8 @@ struct intra_source_spec {
 struct intra_build_spec {
     char name[INTRA_SOURCE_NAME_MAX + 1];
     uint64_t seed;
-    // vocabulary to copy (intra_tokenizer_resolve), with an EOS; empty: train one
+    // vocabulary to copy (intra_tokenizer_resolve), with an EOS; empty: train one. The formats
+    // nanogpt and megatron need one.
     char tokenizer[4096];
     int32_t vocab;
     char type[16]; // "unigram" or "bpe"
@@ -144,7 +168,10 @@ struct intra_build_spec {
     int32_t holdout_per_mille;
     int32_t test_per_mille; // further documents, for the final test
     int32_t threads;
-    int32_t shard_tokens; // 0: 64 Mi; tests set less
+    int32_t shard_tokens; // 0: 64 Mi, or 4 Mi in a corpus that streams; tests set less
+    // Above 0: the corpus streams (intra/data/stream.h), and its training windows are drawn from so
+    // many shards at a time.
+    int32_t shuffle;
     int32_t n_sources;
     struct intra_source_spec sources[INTRA_SOURCES_MAX];
 };
@@ -159,8 +186,8 @@ typedef void intra_build_progress(void *user, const char *stage, uint64_t done, 
 // a corpus; NEB_ERR_INVALID: a vocabulary without an EOS piece; NEB_ERR_STATE: a source changed
 // between its two readings; NEB_ERR_LIMIT: more than INTRA_SHARDS_MAX shards, estimated from the
 // first full shard; NEB_ERR_FORMAT: text that is not in the source's encoding or format, above
-// max_bad_share; NEB_ERR_AGAIN: another process builds the same corpus. After an error DIR is
-// unchanged.
+// max_bad_share, or ids outside the vocabulary; NEB_ERR_AGAIN: another process builds the same
+// corpus. After an error DIR is unchanged.
 NEB_MUST_CHECK enum neb_status intra_corpus_build(const struct intra_build_spec *spec,
                                                   const char *dir, intra_build_progress *progress,
                                                   void *user, bool *skipped);

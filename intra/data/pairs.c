@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finds the pairs of a corpus, plans the batches of an epoch, and draws them.
 #include "intra/data/pairs.h"
+#include "agent/base/array.h"
 #include "agent/base/fs.h"
 #include "agent/base/rng.h"
 #include "intra/data/tokenizer.h"
@@ -71,14 +72,10 @@ static enum neb_status add(struct intra_pairs *p, const struct pair *x) {
         p->skipped++;
         return NEB_OK;
     }
-    if (p->n == p->cap) {
-        size_t cap = p->cap ? 2 * p->cap : 4096;
-        struct pair *more = realloc(p->pairs, cap * sizeof *more);
-        if (!more)
-            return neb_fail(NEB_ERR_NOMEM, "out of memory for %zu pairs", cap);
-        p->pairs = more;
-        p->cap = cap;
-    }
+    struct pair *more = neb_array_more(p->pairs, p->n, &p->cap, 4096, sizeof *more);
+    if (!more)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory after %zu pairs", p->n);
+    p->pairs = more;
     p->pairs[p->n++] = *x;
     return NEB_OK;
 }

@@ -54,7 +54,7 @@ static enum neb_status get_float(const struct reading *r, const json_t *v, const
         return NEB_OK;
     double d = json_number_value(v);
     if (!json_is_number(v) || !(d > 0) || !(d < 1e30))
-        return wrong(r, key, "a number above 0 is needed");
+        return wrong(r, key, "a number above 0 and below 1e30 is needed");
     *out = (float)d;
     return NEB_OK;
 }

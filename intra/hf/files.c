@@ -16,17 +16,17 @@
 
 enum { FILE_BYTES_MAX = 256 << 20 };
 
-const char *const intra_hf_files[] = {"config.json",
-                                      "generation_config.json",
-                                      "tokenizer.json",
-                                      "tokenizer_config.json",
-                                      "tokenizer.model",
-                                      "special_tokens_map.json",
-                                      "added_tokens.json",
-                                      "vocab.json",
-                                      "chat_template.jinja",
-                                      "merges.txt",
-                                      NULL};
+static const char *const intra_hf_files[] = {"config.json",
+                                             "generation_config.json",
+                                             "tokenizer.json",
+                                             "tokenizer_config.json",
+                                             "tokenizer.model",
+                                             "special_tokens_map.json",
+                                             "added_tokens.json",
+                                             "vocab.json",
+                                             "chat_template.jinja",
+                                             "merges.txt",
+                                             NULL};
 
 enum neb_status intra_hf_same_file(const char *a, const char *b, bool *same) {
     struct neb_buf x = {0}, y = {0};

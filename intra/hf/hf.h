@@ -94,10 +94,7 @@ NEB_MUST_CHECK enum neb_status intra_hf_peft_read(const char *dir, int32_t n_lay
 // Returns a new reference; NULL: out of memory. base: path of the base model, or NULL.
 json_t *intra_hf_peft_json(const struct intra_trainable *t, const char *base);
 
-// The configuration and tokenizer files that are copied unchanged; NULL at the end.
-extern const char *const intra_hf_files[];
-// Copies the files of intra_hf_files that `from` has into `to`, and its
-// additional_chat_templates/*.jinja.
+// Copies the configuration and tokenizer files that `from` has into `to`, unchanged.
 NEB_MUST_CHECK enum neb_status intra_hf_copy_files(const char *from, const char *to);
 // *same: both files (small) hold the same bytes. An error if one cannot be read; *same is false
 // then.

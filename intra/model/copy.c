@@ -13,7 +13,7 @@ static void move(struct intra_device *d, float *host, float *device, size_t n, b
 
 enum neb_status intra_device_pull(struct intra_device *d, const bool *wanted) {
     const struct intra_model *m = d->m;
-    for (int32_t i = 0; intra_device_apart(d) && i < m->n_tensors; i++) {
+    for (int32_t i = 0; !device_host(d) && i < m->n_tensors; i++) {
         const struct intra_tensor *t = &m->tensors[i];
         if (t->trainable && (!wanted || wanted[t->index])) // the others never change after a push
             move(d, m->params + t->at, d->params + t->at, intra_tensor_size(t), true);
@@ -23,7 +23,7 @@ enum neb_status intra_device_pull(struct intra_device *d, const bool *wanted) {
 
 enum neb_status intra_device_push(struct intra_device *d, const bool *wanted) {
     const struct intra_model *m = d->m;
-    for (int32_t i = 0; intra_device_apart(d) && i < m->n_tensors; i++) {
+    for (int32_t i = 0; !device_host(d) && i < m->n_tensors; i++) {
         const struct intra_tensor *t = &m->tensors[i];
         if (wanted && !wanted[t->index])
             continue;
@@ -34,8 +34,6 @@ enum neb_status intra_device_push(struct intra_device *d, const bool *wanted) {
     }
     return kern_stage_end(d->c.D);
 }
-
-bool intra_device_apart(const struct intra_device *d) { return !device_host(d); }
 
 float *intra_device_param(const struct intra_device *d, const struct intra_tensor *t) {
     return d->params + t->at;
@@ -53,10 +51,10 @@ enum neb_status intra_device_changed(struct intra_device *d, const bool *wanted)
 }
 
 static enum neb_status moments(struct intra_device *d, bool down) {
-    if (!intra_device_apart(d))
+    if (device_host(d))
         return NEB_OK;
     move(d, d->o->m, d->moment1, d->o->n, down);
-    move(d, d->o->v, d->moment2, d->o->n, down);
+    move(d, d->o->v, d->moment2, d->o->n_second, down);
     return kern_stage_end(d->c.D);
 }
 enum neb_status intra_device_pull_moments(struct intra_device *d) { return moments(d, true); }

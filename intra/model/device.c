@@ -10,7 +10,6 @@
 
 static enum neb_status takes(const struct intra_device_config *c, const struct intra_model *m) {
     NEB_ASSERT(!m->mesh == !c->mesh);
-    NEB_ASSERT(!c->mesh || (m->c.head == INTRA_HEAD_LM && !c->soft_k));
     if (c->seq_len > m->c.max_seq)
         return neb_fail(NEB_ERR_INVALID,
                         "sequence of %d tokens is longer than the model's max_seq %d", c->seq_len,

@@ -22,6 +22,7 @@
 #ifndef INTRA_DEVICE_H
 #define INTRA_DEVICE_H
 #include "agent/base/rng.h"
+#include "intra/model/batch.h"
 #include "intra/model/optim.h"
 #include "intra/model/pipe.h"
 #include "kernels/device.h"
@@ -36,18 +37,6 @@ enum intra_graphs {
     INTRA_GRAPHS_OFF,
 };
 
-// A micro-batch: B sequences of T tokens, borrowed.
-struct intra_batch {
-    // (B, T). A target is the next token, or for a discriminator 1 if the token was replaced, else
-    // 0; KERN_IGNORE where there is none. targets NULL: no loss, only hidden states
-    const int32_t *tokens, *targets;
-    int B, T;
-    // (B) tokens of each sequence that all its positions see (mask prefix). NULL: the mask is
-    // causal
-    const int32_t *prefix;
-    const struct kern_soft *teacher; // NULL: cross-entropy alone. Not with tensor parallelism
-};
-
 // Positions whose logits exist at the same time on processors with a cut vocabulary.
 enum { INTRA_VOCAB_ROWS = 256 };
 
@@ -59,8 +48,8 @@ struct intra_device_config {
     int32_t micros; // of a step; a pipeline keeps some of them in flight; 0: 1
     bool learn;     // gradients are computed; implied by an optimiser
     bool recompute; // backward computes each block again from its input, which saves most memory
-    // Most ids per position for draws, labels or a teacher; 0: none on an accelerator. One rank
-    // only.
+    // Most ids per position for draws, labels or a teacher; 0: none, except on one rank of
+    // processors
     int32_t soft_k;
     // the mesh of the model, but over communicators that take device memory; borrowed; NULL: one
     // rank
@@ -114,16 +103,19 @@ int64_t intra_device_eval_micro(struct intra_device *d, const struct intra_batch
 NEB_MUST_CHECK enum neb_status intra_device_eval_end(struct intra_device *d, double *loss);
 
 // The next three calls read the last pass or micro-batch, and must come before the next update.
-// They wait for the device. scores: a discriminator's scores of its first n positions.
+// They wait for the device. Only ranks of the last stage call them; tensor-parallel ranks together,
+// and all get the result. scores: a discriminator's scores of its first n positions.
 NEB_MUST_CHECK enum neb_status intra_device_scores(struct intra_device *d, int32_t n, float *out);
-// Draws ids (n) below n_ids at positions (n). Each draw uses one number of the stream `rng`.
+// Draws ids (n) below n_ids at positions (n): kern_ops.sample_rows.
 NEB_MUST_CHECK enum neb_status intra_device_sample(struct intra_device *d, int32_t n_ids,
                                                    const int32_t *positions, int32_t n,
-                                                   struct neb_rng *rng, int32_t *ids);
+                                                   const double *u, int32_t *ids);
 // Soft labels at rows (n): kern_ops.label_rows. k is at most soft_k on an accelerator.
 NEB_MUST_CHECK enum neb_status intra_device_labels(struct intra_device *d, const int32_t *rows,
                                                    int32_t n, int32_t k, float temperature,
                                                    int32_t *ids, float *logp, float *tail);
+NEB_MUST_CHECK enum neb_status intra_device_pick(struct intra_device *d,
+                                                 const struct intra_picks *p);
 
 // Copies the parameters of tensors with wanted[index] (NULL: all) from the device to the model's
 // host memory (pull), or back (push). pull copies trainable tensors only; the others never change
@@ -133,9 +125,11 @@ NEB_MUST_CHECK enum neb_status intra_device_push(struct intra_device *d, const b
 // The master parameters of a trainable tensor on the device. A caller that changes them must call
 // changed, or products use the old values. The host memory is then outdated until the next pull.
 float *intra_device_param(const struct intra_device *d, const struct intra_tensor *t);
-// The device's memory is not the host's.
-bool intra_device_apart(const struct intra_device *d);
 NEB_MUST_CHECK enum neb_status intra_device_changed(struct intra_device *d, const bool *wanted);
+// Seconds that the iterations of Muon took so far, on processors (on a device: their enqueuing).
+double intra_device_muon_seconds(const struct intra_device *d);
+// FLOPs of the products of these iterations in one update, on this rank.
+double intra_device_muon_flops(const struct intra_device *d);
 // The same for the optimiser's moments.
 NEB_MUST_CHECK enum neb_status intra_device_pull_moments(struct intra_device *d);
 NEB_MUST_CHECK enum neb_status intra_device_push_moments(struct intra_device *d);

@@ -46,7 +46,7 @@ struct device_graphs {
 enum neb_status device_graphs_create(struct intra_device *d) {
     struct device_graphs *g = d->graphs = calloc(1, sizeof *g);
     if (g) {
-        g->most = KINDS * d->n_acts + 2; // two more: DEVICE_PACK and DEVICE_UNPACK
+        g->most = KINDS * d->n_acts + 3; // DEVICE_PACK, DEVICE_UNPACK, DEVICE_MUON
         g->all = calloc((size_t)g->most, sizeof *g->all);
     }
     if (!g || !g->all)
@@ -91,6 +91,7 @@ static void enqueue(struct intra_device *d, enum device_part part, struct device
     case DEVICE_EVAL: device_forward(d, a, B, false, d->eval_total); break;
     case DEVICE_PACK: device_params_pack(d); break;
     case DEVICE_UNPACK: device_params_unpack(d); break;
+    case DEVICE_MUON: device_muon_all(d); break;
     }
 }
 

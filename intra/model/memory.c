@@ -78,19 +78,23 @@ static void carve_backward(struct device_carve *c, struct intra_device *d) {
 }
 
 static void carve_picks(struct device_carve *c, struct intra_device *d) {
-    size_t n = device_tokens(d), k = device_host(d) ? 0 : (size_t)d->c.soft_k;
+    size_t n = device_tokens(d), width = n * (size_t)d->m->c.d_model,
+           k = intra_model_last(d->m) ? (size_t)d->c.soft_k : 0, there = device_host(d) ? 0 : k,
+           rows = device_cut(d) ? k : there; // whether rows are gathered
     device_take(c, &d->scores, d->m->rtd_weight ? n * sizeof *d->scores : 0);
-    device_take(c, &d->draws, k ? n * sizeof *d->draws : 0);
-    device_take(c, &d->picked, k ? n * sizeof *d->picked : 0);
-    device_take(c, &d->pick_id, n * k * sizeof *d->pick_id);
-    device_take(c, &d->pick_logp, n * k * sizeof *d->pick_logp);
-    device_take(c, &d->pick_tail, k ? n * sizeof *d->pick_tail : 0);
-    device_take(c, &d->row_at, k ? n * sizeof *d->row_at : 0);
-    device_take(c, &d->row_target, k ? n * sizeof *d->row_target : 0);
-    device_take(c, &d->row_of, k ? n * sizeof *d->row_of : 0);
+    device_take(c, &d->draws, there ? n * sizeof *d->draws : 0);
+    device_take(c, &d->picked, there ? n * sizeof *d->picked : 0);
+    device_take(c, &d->pick_sum, there && device_cut(d) ? n * sizeof *d->pick_sum : 0);
+    device_take(c, &d->pick_id, n * rows * sizeof *d->pick_id);
+    device_take(c, &d->pick_logp, n * rows * sizeof *d->pick_logp);
+    device_take(c, &d->pick_tail, rows ? n * sizeof *d->pick_tail : 0);
+    device_take(c, &d->row_at, rows ? n * sizeof *d->row_at : 0);
+    device_take(c, &d->row_target, rows ? n * sizeof *d->row_target : 0);
+    device_take(c, &d->row_of, rows ? n * sizeof *d->row_of : 0);
     device_take(c, &d->row_dx,
-                k && device_learns(d) ? n * (size_t)d->m->c.d_model * kern_type_bytes(d->c.type)
-                                      : 0);
+                rows && device_learns(d)
+                    ? width * (device_cut(d) ? sizeof(float) : kern_type_bytes(d->c.type))
+                    : 0);
 }
 
 static void carve_scratch(struct device_carve *c, struct intra_device *d) {
@@ -113,7 +117,8 @@ static void carve_scratch(struct device_carve *c, struct intra_device *d) {
     device_take(c, &d->losses, s.n * sizeof(float));
     device_take(c, &d->logits, last ? device_logits_bytes(d) : 0);
     device_take(c, &d->vocab_max, cut && last ? rows * sizeof(float) : 0);
-    device_take(c, &d->vocab_sums, cut && last ? 2 * rows * sizeof(double) : 0);
+    device_take(c, &d->vocab_sums,
+                cut && last ? (d->c.soft_k ? KERN_VOCAB_SOFT : 2) * rows * sizeof(double) : 0);
     for (int i = 0; i < 2; i++) {
         device_take(c, &d->came[i], staged ? s.each * s.width * sizeof(float) : 0);
         device_take(c, &d->leaving[i], staged ? s.each * s.width * sizeof(float) : 0);
@@ -123,7 +128,7 @@ static void carve_scratch(struct device_carve *c, struct intra_device *d) {
 // Parameters, gradients, moments: on processors those of the host.
 static void carve_model(struct device_carve *c, struct intra_device *d) {
     const struct intra_model *m = d->m;
-    size_t moments = d->o ? d->o->n : 0;
+    size_t first = d->o ? d->o->n : 0, second = d->o ? d->o->n_second : 0;
     if (device_host(d)) {
         d->params = m->params;
         d->working = m->params;
@@ -135,8 +140,8 @@ static void carve_model(struct device_carve *c, struct intra_device *d) {
     }
     device_take(c, &d->params, m->n_params * sizeof(float));
     device_take(c, &d->grads, device_learns(d) ? m->n_grads * sizeof(float) : 0);
-    device_take(c, &d->moment1, moments * sizeof(float));
-    device_take(c, &d->moment2, moments * sizeof(float));
+    device_take(c, &d->moment1, first * sizeof(float));
+    device_take(c, &d->moment2, second * sizeof(float));
     if (d->c.type == KERN_F32)
         d->working = d->params;
     else
@@ -144,9 +149,26 @@ static void carve_model(struct device_carve *c, struct intra_device *d) {
     device_take(c, &d->rope, (size_t)d->c.seq_len * (size_t)m->c.head_dim * sizeof(float));
 }
 
+static void carve_muon(struct device_carve *c, struct intra_device *d) {
+    struct device_muon *u = &d->muon;
+    size_t n = (size_t)u->n, t = kern_type_bytes(d->c.type), square = u->side * u->side * t;
+    bool cut = device_cut(d);
+    device_take(c, &u->chunks, (size_t)u->n_chunks * sizeof *u->chunks);
+    device_take(c, &u->first, n ? (n + 1) * sizeof *u->first : 0);
+    device_take(c, &u->sums, n * sizeof *u->sums);
+    device_take(c, &u->rate, n ? 2 * sizeof *u->rate : 0);
+    device_take(c, &u->x, u->most * t);
+    device_take(c, &u->y, u->most * t);
+    device_take(c, &u->a, square);
+    device_take(c, &u->b, square);
+    device_take(c, &u->parts, cut ? u->parts_floats * sizeof *u->parts : 0);
+    device_take(c, &u->results, cut ? (size_t)intra_mesh_tp(d->c.mesh) * u->most * t : 0);
+}
+
 static void carve_state(struct device_carve *c, struct intra_device *d) {
     size_t tensors = (size_t)d->m->n_all_tensors;
     carve_model(c, d);
+    carve_muon(c, d);
     device_take(c, &d->chunks, (size_t)d->n_chunks * sizeof *d->chunks);
     device_take(c, &d->first, (tensors + 1) * sizeof *d->first);
     device_take(c, &d->factors, tensors * sizeof *d->factors);
@@ -209,6 +231,8 @@ static enum neb_status pinned(struct intra_device *d) {
     d->staged = true;
     NEB_TRY(K->alloc_pinned(d->c.D, tensors * sizeof(float), &p));
     d->factors_pinned = p;
+    NEB_TRY(K->alloc_pinned(d->c.D, 2 * sizeof(float), &p));
+    d->muon.rate_pinned = p;
     NEB_TRY(K->alloc_pinned(d->c.D, (tensors + 2) * sizeof(double), &p));
     d->sums_pinned = p;
     return NEB_OK;
@@ -255,6 +279,7 @@ void device_release(struct intra_device *d) {
     free(d->next);
     K->release_pinned(d->c.D, d->sums_pinned);
     K->release_pinned(d->c.D, d->factors_pinned);
+    K->release_pinned(d->c.D, d->muon.rate_pinned);
     if (d->staged)
         kern_stage_release(d->c.D);
     for (int i = 0; i < DEVICE_SLOTS; i++)

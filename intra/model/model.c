@@ -168,6 +168,7 @@ struct intra_tensor *intra_model_add(struct intra_model *m, int32_t layer, int32
     va_end(ap);
     // by name, because an adapter of rank 1 is a matrix with one row
     t.decay = !ends_with(t.name, "norm.weight") && !ends_with(t.name, "bias");
+    t.matrix = t.decay && layer >= 0 && layer < m->c.n_layers && !strstr(t.name, ".lora_");
     t.trainable = m->learns[t.index] = learns(m, &t);
     if (t.trainable) {
         m->n_all_trainable += (size_t)rows * (size_t)cols;
@@ -346,6 +347,18 @@ enum neb_status intra_model_create_on(const struct intra_model_config *c,
     enum neb_status st = intra_model_allocate(m, true);
     if (st == NEB_OK && !neb_counting())
         st = init_params(m, seed);
+    if (st != NEB_OK)
+        intra_model_destroy(&m);
+    *out = m;
+    return st;
+}
+
+enum neb_status intra_model_create_frozen(const struct intra_model_config *c,
+                                          const struct intra_trainable *t,
+                                          const struct intra_mesh *mesh, struct intra_model **out) {
+    struct intra_model *m = NULL;
+    NEB_TRY(layout_on(c, t, mesh, &m));
+    enum neb_status st = intra_model_allocate(m, false);
     if (st != NEB_OK)
         intra_model_destroy(&m);
     *out = m;

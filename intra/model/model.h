@@ -111,6 +111,7 @@ struct intra_tensor {
     bool trainable;
     size_t grad_at; // offset in grads, if trainable
     bool decay;     // weight decay applies: to matrices, not to vectors
+    bool matrix;    // of a block, and no adapter: Muon may update it as a whole (optim.h)
     enum intra_row_kind row_kind;
 };
 // The part of t that tensor-parallel rank r of `ways` holds: its shape and position. The offsets
@@ -183,6 +184,11 @@ NEB_MUST_CHECK enum neb_status intra_model_create_on(const struct intra_model_co
                                                      const struct intra_trainable *t, uint64_t seed,
                                                      const struct intra_mesh *mesh,
                                                      struct intra_model **out);
+// The same without gradients and initial values: all parameters are zero.
+NEB_MUST_CHECK enum neb_status intra_model_create_frozen(const struct intra_model_config *c,
+                                                         const struct intra_trainable *t,
+                                                         const struct intra_mesh *mesh,
+                                                         struct intra_model **out);
 void intra_model_destroy(struct intra_model **m);
 // NULL: this rank has no such tensor.
 const struct intra_tensor *intra_model_find(const struct intra_model *m, const char *name);

@@ -13,10 +13,12 @@ const struct intra_block_kind *const intra_block_kinds[INTRA_BLOCK_KINDS] = {
     [INTRA_BLOCK_ATTN_MLP] = &intra_block_attn_mlp,
 };
 
-// Loss of a discriminator.
+// Loss of a discriminator. Tensor-parallel ranks all compute it from all rows, and keep their own
+// rows of the gradient.
 static void detect(struct intra_device *d, const struct device_acts *a, const struct pass_shape *s,
                    bool learn, double *total) {
     const struct intra_model *m = d->m;
+    void *dx = s->cut ? (void *)d->wide : d->dy;
     struct kern_rtd job = {.n = s->n,
                            .d = s->d,
                            .x = d->yf,
@@ -24,30 +26,37 @@ static void detect(struct intra_device *d, const struct device_acts *a, const st
                            .b = device_gain(d, m->rtd_bias),
                            .labels = a->batch.targets,
                            .grad_scale = a->batch.grad_scale,
-                           .dx = learn ? d->dy : NULL,
+                           .dx = learn ? dx : NULL,
                            .dw = learn ? device_grad(d, m->rtd_weight) : NULL,
                            .db = learn ? device_grad(d, m->rtd_bias) : NULL,
                            .scores = d->scores,
                            .losses = d->losses,
                            .total = total};
     device_ops(d)->rtd_loss(d->c.D, s->t, &job);
+    if (learn && s->cut)
+        device_ops(d)->copy(d->c.D, d->dy, pass_own_rows(d, s, dx),
+                            pass_own_floats(s) * kern_type_bytes(s->t));
 }
 
 // Loss over all rows, or over the gathered ones (device_send_rows).
 static void head_loss(struct intra_device *d, const struct device_acts *a,
                       const struct kern_head *job, const struct pass_shape *s) {
     const struct kern_ops *K = device_ops(d);
+    const struct kern_soft *soft = a->taught ? &a->soft : NULL;
     struct kern_head own = *job;
     if (a->n_rows) {
         own.n = a->n_rows;
-        own.x = d->r; // free after the final norm
+        own.x = device_gathered(d);
         own.targets = d->row_target;
         own.dx = own.dx ? d->row_dx : NULL;
-        K->embed_fwd(d->c.D, s->t, d->r, d->yf, d->row_at, own.n, s->d);
+        K->embed_fwd(d->c.D, s->t, device_gathered(d), d->yf, d->row_at, own.n, s->d);
     }
-    K->head_loss(d->c.D, s->t, &own, a->taught ? &a->soft : NULL);
+    if (s->cut)
+        device_vocab_head(d, &own, soft);
+    else
+        K->head_loss(d->c.D, s->t, &own, soft);
     if (a->n_rows && own.dx)
-        K->embed_fwd(d->c.D, s->t, d->dy, d->row_dx, d->row_of, s->n, s->d);
+        K->embed_fwd(d->c.D, s->cut ? KERN_F32 : s->t, job->dx, d->row_dx, d->row_of, s->n, s->d);
 }
 
 static void head(struct intra_device *d, const struct device_acts *a, const float *h,
@@ -60,7 +69,9 @@ static void head(struct intra_device *d, const struct device_acts *a, const floa
                             .w = device_weight(d, m->head),
                             .targets = a->batch.targets,
                             .grad_scale = a->batch.grad_scale,
-                            .dx = learn ? d->dy : NULL,
+                            .dx = !learn   ? NULL
+                                  : s->cut ? (void *)d->wide
+                                           : d->dy,
                             .dw = learn ? device_grad(d, m->head) : NULL,
                             .logits = d->logits,
                             .rows = d->logit_rows,
@@ -73,12 +84,8 @@ static void head(struct intra_device *d, const struct device_acts *a, const floa
         detect(d, a, s, learn, total);
         return;
     }
-    if (!s->cut) {
-        head_loss(d, a, &job, s);
-        return;
-    }
-    device_vocab_head(d, &job);
-    if (!learn)
+    head_loss(d, a, &job, s);
+    if (!learn || !s->cut)
         return;
     device_rows_sum(d, &s->rows, d->wide);
     device_ops(d)->cast(d->c.D, s->t, d->dy, pass_own_wide(d, s), pass_own_floats(s));

@@ -4,6 +4,7 @@
 // of pipe_schedule.h.
 #ifndef INTRA_PIPE_H
 #define INTRA_PIPE_H
+#include "intra/model/batch.h"
 #include "intra/model/model.h"
 
 enum intra_pipe_way { INTRA_PIPE_DOWN, INTRA_PIPE_UP }; // the stream; its gradient
@@ -17,9 +18,11 @@ struct intra_pipe_engine {
     // begins with tokens, of the others with the stream; backward of the last stage begins with its
     // loss, of the others with the gradient of their output. Both may run on after they return. The
     // loss stays on the device.
-    void (*forward)(void *ctx, int slot, const int32_t *tokens, const int32_t *targets, int b,
-                    float grad_scale, double *loss, int64_t *count);
-    void (*backward)(void *ctx, int slot, const int32_t *tokens);
+    void (*forward)(void *ctx, int slot, const struct intra_batch *b, float grad_scale,
+                    int64_t *count);
+    void (*backward)(void *ctx, int slot, const struct intra_batch *b);
+    // Of the last stage, after a pass is complete.
+    enum neb_status (*pick)(void *ctx, const struct intra_picks *p);
     // room: where to receive. came: hands the received floats to the slot's next half pass.
     void *(*room)(void *ctx, int slot, enum intra_pipe_way way);
     void (*came)(void *ctx, enum intra_pipe_way way, size_t floats);
@@ -28,25 +31,24 @@ struct intra_pipe_engine {
     const void *(*leaving)(void *ctx, int slot, enum intra_pipe_way way, size_t floats);
     void (*destroy)(void *ctx);
 };
-// Floats that cross a stage boundary for b sequences: each tensor-parallel rank sends its own rows
-// to its counterpart.
-size_t intra_pipe_floats(const struct intra_model *m, int b, int T);
 
 struct intra_pipe;
-// For at most `micros` micro-batches of (B, T) tokens per step, over mesh->down and mesh->up. m and
+// For at most `micros` micro-batches of at most B * T tokens per step, over mesh->down and mesh->up. m and
 // mesh are borrowed. The pipe takes the engine and destroys it, also if this fails (NEB_ERR_NOMEM).
 NEB_MUST_CHECK enum neb_status intra_pipe_create(struct intra_model *m,
                                                  const struct intra_mesh *mesh,
                                                  const struct intra_pipe_engine *engine, int B,
                                                  int T, int32_t micros, struct intra_pipe **out);
 void intra_pipe_destroy(struct intra_pipe **p);
-// Copies tokens and targets (B, T) for the run. All stages add the same.
-void intra_pipe_add(struct intra_pipe *p, const int32_t *tokens, const int32_t *targets);
-// Forward and backward of all that was added. The last stage adds to loss and count. Collective
-// over the stages; a failure is kept in m->failed and ends the run.
-void intra_pipe_run(struct intra_pipe *p, float grad_scale, double *loss, int64_t *count);
-// Forward only, of one batch of b <= B sequences.
-void intra_pipe_eval(struct intra_pipe *p, const int32_t *tokens, const int32_t *targets, int b,
-                     double *loss, int64_t *count);
+// Copies tokens, targets and prefixes for the run. A teacher's labels and the picks (NULL: none) are
+// borrowed until it is over. All stages add the same.
+void intra_pipe_add(struct intra_pipe *p, const struct intra_batch *b,
+                    const struct intra_picks *picks);
+// Forward and backward of all that was added. The last stage adds to count. Collective over the
+// stages; a failure is kept in m->failed and ends the run.
+void intra_pipe_run(struct intra_pipe *p, float grad_scale, int64_t *count);
+// Forward only, of one batch.
+void intra_pipe_eval(struct intra_pipe *p, const struct intra_batch *b,
+                     const struct intra_picks *picks, int64_t *count);
 
 #endif

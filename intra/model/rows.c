@@ -73,11 +73,13 @@ static void collective(struct intra_device *d, enum intra_comm_kind kind, void *
     intra_model_keep_failure(d->m, st);
 }
 
-// bytes: of a row. Each rank has filled its own rows; they are copied as floats, whatever their
-// type.
+void device_tp_gather(struct intra_device *d, void *x, size_t n) {
+    collective(d, INTRA_COMM_ALL_GATHER, x, n, INTRA_COMM_F32, INTRA_COMM_SUM);
+}
+
+// bytes: of a row.
 void device_rows_gather(struct intra_device *d, const struct intra_rows *r, void *x, size_t bytes) {
-    collective(d, INTRA_COMM_ALL_GATHER, x, (size_t)r->each * bytes / sizeof(float), INTRA_COMM_F32,
-               INTRA_COMM_SUM);
+    device_tp_gather(d, x, (size_t)r->each * bytes / sizeof(float));
 }
 
 void device_rows_sum(struct intra_device *d, const struct intra_rows *r, float *x) {
@@ -89,7 +91,12 @@ void device_tp_sum(struct intra_device *d, float *x, size_t n) {
     collective(d, INTRA_COMM_ALL_REDUCE, x, n, INTRA_COMM_F32, INTRA_COMM_SUM);
 }
 
-void device_vocab_head(struct intra_device *d, const struct kern_head *h) {
+void device_tp_sum_doubles(struct intra_device *d, double *x, size_t n) {
+    collective(d, INTRA_COMM_ALL_REDUCE, x, n, INTRA_COMM_F64, INTRA_COMM_SUM);
+}
+
+void device_vocab_head(struct intra_device *d, const struct kern_head *h,
+                       const struct kern_soft *soft) {
     const struct kern_ops *K = device_ops(d);
     struct kern *D = d->c.D;
     enum kern_type t = d->c.type;
@@ -97,6 +104,13 @@ void device_vocab_head(struct intra_device *d, const struct kern_head *h) {
     for (int from = 0; from < h->n; from += h->rows) {
         int n = h->n - from < h->rows ? h->n - from : h->rows;
         const void *x = kern_at(t, h->x, (size_t)from * (size_t)w);
+        struct kern_soft here;
+        if (soft) {
+            here = *soft;
+            here.ids += (size_t)from * (size_t)soft->k;
+            here.logp += (size_t)from * (size_t)soft->k;
+            here.tail += from;
+        }
         struct kern_vocab v = {.logits = h->logits,
                                .n = n,
                                .V = h->V,
@@ -104,6 +118,7 @@ void device_vocab_head(struct intra_device *d, const struct kern_head *h) {
                                .row0 = d->m->head->row0,
                                .max = d->vocab_max,
                                .sums = d->vocab_sums,
+                               .soft = soft ? &here : NULL,
                                .grad_scale = h->grad_scale,
                                .learn = h->dx,
                                .losses = h->losses + from,
@@ -114,19 +129,21 @@ void device_vocab_head(struct intra_device *d, const struct kern_head *h) {
         K->vocab_max(D, t, &v);
         collective(d, INTRA_COMM_ALL_REDUCE, v.max, (size_t)n, INTRA_COMM_F32, INTRA_COMM_MAX);
         K->vocab_sum(D, t, &v);
-        collective(d, INTRA_COMM_ALL_REDUCE, v.sums, 2 * (size_t)n, INTRA_COMM_F64, INTRA_COMM_SUM);
+        collective(d, INTRA_COMM_ALL_REDUCE, v.sums, (soft ? KERN_VOCAB_SOFT : 2) * (size_t)n,
+                   INTRA_COMM_F64, INTRA_COMM_SUM);
         K->vocab_loss(D, t, &v);
         if (h->dx)
-            K->linear_bwd(D, &(struct kern_linear_bwd){.t = t,
-                                                       .tx = KERN_F32,
-                                                       .n = n,
-                                                       .out = h->V,
-                                                       .in = w,
-                                                       .dy = h->logits,
-                                                       .ld = ld,
-                                                       .x = x,
-                                                       .w = h->w,
-                                                       .dx = d->wide + (size_t)from * (size_t)w,
-                                                       .dw = h->dw});
+            K->linear_bwd(D,
+                          &(struct kern_linear_bwd){.t = t,
+                                                    .tx = KERN_F32,
+                                                    .n = n,
+                                                    .out = h->V,
+                                                    .in = w,
+                                                    .dy = h->logits,
+                                                    .ld = ld,
+                                                    .x = x,
+                                                    .w = h->w,
+                                                    .dx = (float *)h->dx + (size_t)from * (size_t)w,
+                                                    .dw = h->dw});
     }
 }

@@ -10,21 +10,21 @@
 #include "intra/model/pipe_schedule.h"
 #include "intra/model/state.h"
 
-static void forward(void *ctx, int slot, const int32_t *tokens, const int32_t *targets, int b,
-                    float grad_scale, double *loss, int64_t *count) {
+static void forward(void *ctx, int slot, const struct intra_batch *b, float grad_scale,
+                    int64_t *count) {
     struct intra_device *d = ctx;
-    *loss = 0; // stays on the device until the update
-    const struct intra_batch batch = {
-        .tokens = tokens, .targets = targets, .B = b, .T = d->c.seq_len};
-    *count = device_send_batch(d, &d->acts[slot], &batch, grad_scale);
-    device_run(d, grad_scale > 0 ? DEVICE_FORWARD : DEVICE_EVAL, &d->acts[slot], b);
-    d->passed_on = b;
+    *count += device_send_batch(d, &d->acts[slot], b, grad_scale);
+    device_run(d, grad_scale > 0 ? DEVICE_FORWARD : DEVICE_EVAL, &d->acts[slot], b->B);
+    d->passed_on = b->B;
 }
 
-static void backward(void *ctx, int slot, const int32_t *tokens) {
+static void backward(void *ctx, int slot, const struct intra_batch *b) { // uploaded in forward
     struct intra_device *d = ctx;
-    (void)tokens; // uploaded in forward
-    device_run(d, DEVICE_BACKWARD, &d->acts[slot], d->c.batch);
+    device_run(d, DEVICE_BACKWARD, &d->acts[slot], b->B);
+}
+
+static enum neb_status pick(void *ctx, const struct intra_picks *p) {
+    return intra_device_pick(ctx, p);
 }
 
 static void *room(void *ctx, int slot, enum intra_pipe_way way) {
@@ -60,6 +60,7 @@ struct intra_pipe_engine intra_device_pipe(struct intra_device *d) {
     return (struct intra_pipe_engine){.ctx = d,
                                       .forward = forward,
                                       .backward = backward,
+                                      .pick = pick,
                                       .room = room,
                                       .came = came,
                                       .leaving = leaving,

@@ -59,6 +59,25 @@ struct device_acts {             // activations of one micro-batch in flight
     struct kern_soft soft;  // these
 };
 
+// The matrices that Muon updates on this rank, or with tensor parallelism on the ranks of its tp
+// group together (muon.c).
+struct device_muon {
+    const struct intra_tensor **list; // (n) host
+    int n;
+    size_t most, side; // elements of the largest full matrix; longest shorter side
+    // device: of the matrices' gradients; first: (n + 1); sums: (n)
+    struct kern_chunk *chunks;
+    int32_t *first;
+    int n_chunks;
+    double *sums;
+    void *x, *y, *a, *b;       // device, T: (most) twice, (side, side) twice
+    float *parts;              // device: with tensor parallelism the parts of some matrices
+    void *results;             // device, T: (tp, most) with tensor parallelism
+    float *rate, *rate_pinned; // (2) device, pinned
+    size_t parts_floats;       // of `parts`
+    double seconds;            // spent so far, on processors
+};
+
 struct intra_device {
     struct intra_device_config c;
     struct intra_model *m;
@@ -79,12 +98,14 @@ struct intra_device {
     float *scores;      // (n) of a discriminator
     int32_t *picked;    // (n) rows of a pass for draws or labels
     double *draws;      // (n) numbers in [0, 1) that draws use
-    double *draws_host; // host: the same
+    double *draws_host; // host: with a cut vocabulary, draws among this rank's ids
+    float *told;        // host: with a cut vocabulary, what ranks tell each other (picks.c)
+    int32_t *own_rows;  // host: (2, n) rows of these draws; scratch
     int32_t *pick_id;   // (n, soft_k) ids of draws, of new labels or of a teacher's
-    float *pick_logp, *pick_tail;
+    float *pick_logp, *pick_tail, *pick_sum;
     // for gathered rows: (n) row of the pass, (n) its target; (n) for each position its row, or -1
     int32_t *row_at, *row_target, *row_of;
-    void *row_dx;             // (n, d) T
+    void *row_dx;             // (n, d) T; with a cut vocabulary fp32
     int32_t *lists;           // (3, n) host: the same three
     struct device_soft_rows { // host: labels of gathered rows
         int32_t *ids;
@@ -93,7 +114,7 @@ struct intra_device {
     // (n, d) fp32: sums over ranks, and a stage's output; empty with one rank and one stage
     float *wide;
     float *vocab_max;   // (logit_rows) with a cut vocabulary
-    double *vocab_sums; // (2, logit_rows) with a cut vocabulary
+    double *vocab_sums; // (2, logit_rows) with a cut vocabulary; with soft_k KERN_VOCAB_SOFT rows
     int logit_rows;
     float *came[2], *leaving[2]; // by enum intra_pipe_way: this rank's rows
     bool came_used[2];
@@ -113,7 +134,9 @@ struct intra_device {
     // (local.n_layers + 2) host, for the layers from layer0 - 1 on: when backward has come below
     // the layer, the gradients from this offset on are complete
     size_t *pending;
-    int n_pieces, pieces_left; // pieces_left: not yet marked by backward
+    struct intra_shard *pieces; // (n_pieces) host: shards of the gradients, or parts of shards
+    int n_pieces, pieces_left;  // pieces_left: not yet marked by backward
+    struct device_muon muon;
     // pinned
     void *batch_pinned[DEVICE_SLOTS];
     bool batch_used[DEVICE_SLOTS];
@@ -151,6 +174,10 @@ static inline bool device_cut(const struct intra_device *d) { return intra_mesh_
 static inline bool device_plain(const struct intra_device *d, const struct device_acts *a, int B) {
     return B == d->c.batch && a->T == d->c.seq_len && a->targets && !a->prefixed && !a->taught &&
            !a->n_rows;
+}
+// Where rows are gathered: free after the final norm.
+static inline void *device_gathered(const struct intra_device *d) {
+    return device_cut(d) ? d->y : d->r;
 }
 static inline bool device_learns(const struct intra_device *d) { return d->c.learn; }
 static inline bool device_host(const struct intra_device *d) { return kern_on_host(d->c.D); }
@@ -229,6 +256,20 @@ void device_params_unpack(struct intra_device *d);
 // done with the output only. One below the first block: backward is done with all.
 void device_update_passed(struct intra_device *d, int32_t l);
 
+// Chunks of this rank's part of tensor t. Chunk boundaries count from the start of the tensor,
+// which is aligned for the kernels. Writes them unless out is NULL; returns their number.
+int device_chunks(const struct intra_device *d, const struct intra_tensor *t,
+                  struct kern_chunk *out);
+
+// ---- muon.c. create and send: as those of update.c, which calls them.
+NEB_MUST_CHECK enum neb_status device_muon_create(struct intra_device *d);
+NEB_MUST_CHECK enum neb_status device_muon_send(struct intra_device *d);
+void device_muon_destroy(struct intra_device *d);
+// The step of all matrices, after kern_ops.adamw.
+void device_muon(struct intra_device *d, float lr);
+// What of it is recorded: without tensor parallelism all but the norms.
+void device_muon_all(struct intra_device *d);
+
 // ---- linear.c: what blocks are made of.
 // y (n, out), of type ty, = x (n, in) W^T + bias, plus the adapters of W's parts. With a bias, ty
 // is T.
@@ -287,6 +328,7 @@ enum device_part {
     DEVICE_EVAL,
     DEVICE_PACK, // without a micro-batch, like the next: device_params_pack
     DEVICE_UNPACK,
+    DEVICE_MUON, // device_muon_all
 };
 // call it after device_allocate
 NEB_MUST_CHECK enum neb_status device_graphs_create(struct intra_device *d);
@@ -299,10 +341,15 @@ void device_run(struct intra_device *d, enum device_part part, struct device_act
 void device_tp_create(struct intra_device *d);
 void device_tp_destroy(struct intra_device *d);
 void device_tp_sum(struct intra_device *d, float *x, size_t n);
+void device_tp_sum_doubles(struct intra_device *d, double *x, size_t n);
+// x (tp, n): each rank has filled its row; afterwards every rank has all rows. They are copied as
+// floats, whatever their type.
+void device_tp_gather(struct intra_device *d, void *x, size_t n);
 void device_rows_gather(struct intra_device *d, const struct intra_rows *r, void *x, size_t bytes);
 void device_rows_sum(struct intra_device *d, const struct intra_rows *r, float *x);
-// h as for kern_ops.head_loss, with this rank's rows of the output weight. dx goes into
-// d->wide, as fp32: a part of a sum over ranks.
-void device_vocab_head(struct intra_device *d, const struct kern_head *h);
+// As kern_ops.head_loss, with this rank's rows of the output weight. h->dx is fp32: a part of a sum
+// over ranks. soft: NULL, or k >= 1.
+void device_vocab_head(struct intra_device *d, const struct kern_head *h,
+                       const struct kern_soft *soft);
 
 #endif

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The update of a model: norms, clipping, AdamW. With replicas each rank owns an equal shard of the
-// gradients (ZeRO-1). On processors one call reduces and scatters them. On accelerators gradients
-// are reduced in pieces: as soon as backward has completed a piece, it is reduced to the owner of
-// its shard.
+// The update of a model: norms, clipping, AdamW; muon.c has the rest of Muon. With replicas each
+// rank owns shards of the gradients (optim.h). On processors they are reduced after backward. On
+// accelerators gradients are reduced in pieces: as soon as backward has completed a piece, it is
+// reduced to the owner of its shard.
 //
 //     arena        embedding | block 0 | block 1 | … | output        pieces, in arena order
 //     backward     ◄─────────────────────────────────────────        completes it from the end
@@ -21,11 +21,10 @@
 
 // ---- the table ----------------------------------------------------------------------------------
 
-// Chunks of this rank's part of tensor t. Chunk boundaries count from the start of the tensor,
-// which is aligned for the kernels. Writes them unless out is NULL; returns their number.
-static int chunks_of(const struct intra_device *d, const struct intra_tensor *t,
-                     struct kern_chunk *out) {
-    size_t from, n = intra_optim_part(d->o, t, &from), end = from + n;
+int device_chunks(const struct intra_device *d, const struct intra_tensor *t,
+                  struct kern_chunk *out) {
+    size_t from, n = intra_optim_part(d->o, t, &from), end = from + n,
+                 moments = d->o->moment_at[t - d->m->tensors] - from;
     int count = 0;
     if (!out)
         return n ? (int)((end - 1) / KERN_CHUNK - from / KERN_CHUNK + 1) : 0;
@@ -34,9 +33,11 @@ static int chunks_of(const struct intra_device *d, const struct intra_tensor *t,
         to = to < end ? to : end;
         out[count++] = (struct kern_chunk){.param_at = t->at + from,
                                            .grad_at = t->grad_at + from,
+                                           .moment_at = moments + from,
                                            .n = (uint32_t)(to - from),
                                            .tensor = t->index,
-                                           .decay = t->decay};
+                                           .decay = t->decay,
+                                           .momentum = intra_optim_is_muon(d->o, t)};
         from = to;
     }
     return count;
@@ -66,11 +67,30 @@ static void lay_out_partial(struct intra_device *d) {
     }
 }
 
+// The pieces follow each other. AdamW's shards, one a rank, are cut further, so that there are
+// DEVICE_PIECES or more.
+static enum neb_status lay_out_pieces(struct intra_device *d) {
+    const struct intra_optim *o = d->o;
+    int each = o->n_shards < DEVICE_PIECES && o->n_shards
+                   ? (DEVICE_PIECES + o->n_shards - 1) / o->n_shards
+                   : 1;
+    d->pieces = calloc((size_t)(each * o->n_shards) + 1, sizeof *d->pieces);
+    if (!d->pieces)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory listing tensors");
+    for (int i = 0; i < o->n_shards; i++)
+        for (int k = 0; k < each; k++) {
+            const struct intra_shard *s = &o->shards[i];
+            size_t n = s->end - s->at, len = (n + (size_t)each - 1) / (size_t)each,
+                   at = (size_t)k * len < n ? (size_t)k * len : n,
+                   end = at + len < n ? at + len : n;
+            d->pieces[d->n_pieces++] = (struct intra_shard){s->at + at, s->at + end, s->owner};
+        }
+    return NEB_OK;
+}
+
 enum neb_status device_update_create(struct intra_device *d) {
     const struct intra_model *m = d->m;
-    int dp = intra_mesh_dp(d->c.mesh);
     int32_t layers = m->local.n_layers;
-    d->n_pieces = dp * ((DEVICE_PIECES + dp - 1) / dp);
     d->pending = calloc((size_t)layers + 2, sizeof *d->pending);
     d->partial_at = calloc((size_t)m->n_tensors + 1, sizeof *d->partial_at);
     if (!d->pending || !d->partial_at)
@@ -79,11 +99,16 @@ enum neb_status device_update_create(struct intra_device *d) {
     for (int32_t i = 1; i < layers + 2; i++)
         d->pending[i] = pending(m, m->layer0 - 1 + i);
     for (int32_t i = 0; d->o && i < m->n_tensors; i++)
-        d->n_chunks += chunks_of(d, &m->tensors[i], NULL);
-    return NEB_OK;
+        d->n_chunks += device_chunks(d, &m->tensors[i], NULL);
+    if (!d->o)
+        return NEB_OK;
+    NEB_TRY(lay_out_pieces(d));
+    return device_muon_create(d);
 }
 
 void device_update_destroy(struct intra_device *d) {
+    device_muon_destroy(d);
+    free(d->pieces);
     free(d->pending);
     free(d->partial_at);
 }
@@ -107,14 +132,16 @@ enum neb_status device_update_send(struct intra_device *d) {
         NEB_ASSERT(t->index >= at);
         while (at <= t->index)
             first[at++] = n;
-        n += chunks_of(d, t, all + n);
+        n += device_chunks(d, t, all + n);
     }
     while (at <= m->n_all_tensors)
         first[at++] = n;
     NEB_ASSERT(n == d->n_chunks);
     K->upload(d->c.D, d->chunks, all, (size_t)n * sizeof *all);
     K->upload(d->c.D, d->first, first, (tensors + 1) * sizeof *first);
-    st = K->finish(d->c.D);
+    st = device_muon_send(d);
+    if (st == NEB_OK)
+        st = K->finish(d->c.D);
 out:
     free(all);
     free(first);
@@ -123,12 +150,6 @@ out:
 
 // ---- gradients over the ranks -------------------------------------------------------------------
 
-// Start of piece i. Pieces follow each other; those of one shard have one owner.
-static size_t piece_at(const struct intra_device *d, int i) {
-    size_t part = d->o->n, each = (size_t)(d->n_pieces / intra_mesh_dp(d->c.mesh)),
-           len = (part + each - 1) / each, k = (size_t)i % each;
-    return (size_t)i / each * part + (k * len < part ? k * len : part);
-}
 static int piece_mark(const struct intra_device *d, int i) { // several pieces may share one
     return i * DEVICE_PIECES / d->n_pieces;
 }
@@ -141,7 +162,7 @@ void device_update_passed(struct intra_device *d, int32_t l) {
     if (l == m->layer0 + m->local.n_layers)
         d->pieces_left = d->n_pieces;
     // Each micro-batch sets the marks again; those of the last one count.
-    while (d->pieces_left > 0 && piece_at(d, d->pieces_left - 1) >= left) {
+    while (d->pieces_left > 0 && d->pieces[d->pieces_left - 1].at >= left) {
         int mark = piece_mark(d, --d->pieces_left);
         if (d->pieces_left == 0 || piece_mark(d, d->pieces_left - 1) != mark)
             device_ops(d)->mark(d->c.D, MARK_PIECE + mark);
@@ -150,23 +171,23 @@ void device_update_passed(struct intra_device *d, int32_t l) {
 
 // Reduces the pieces that begin in [from, to), from the end of the arena on.
 static void reduce_pieces(struct intra_device *d, struct intra_comm *dp, size_t from, size_t to) {
-    int each = d->n_pieces / dp->size;
     for (int i = d->n_pieces - 1; i >= 0 && d->m->failed == NEB_OK; i--) {
-        size_t at = piece_at(d, i), end = i + 1 < d->n_pieces ? piece_at(d, i + 1) : d->m->n_grads;
-        if (at < from || at >= to || at >= end)
+        size_t at = d->pieces[i].at, n = d->pieces[i].end - at;
+        if (at < from || at >= to || !n)
             continue;
         device_ops(d)->wait(d->c.D, MARK_PIECE + piece_mark(d, i));
         if (d->m->failed == NEB_OK)
-            intra_model_keep_failure(d->m, dp->ops->reduce(dp, d->grads + at, end - at, i / each));
+            intra_model_keep_failure(d->m,
+                                     dp->ops->reduce(dp, d->grads + at, n, d->pieces[i].owner));
     }
 }
 
 // Start of the piece in which t begins.
 static size_t first_piece_of(const struct intra_device *d, const struct intra_tensor *t) {
     int i = 0;
-    while (i + 1 < d->n_pieces && piece_at(d, i + 1) <= t->grad_at)
+    while (i + 1 < d->n_pieces && d->pieces[i + 1].at <= t->grad_at)
         i++;
-    return piece_at(d, i);
+    return d->pieces[i].at;
 }
 
 static void add_ends(struct intra_device *d, struct intra_comm *ends) {
@@ -218,7 +239,7 @@ static void reduce_grads(struct intra_device *d) {
     if (d->n_partial)
         place_partial(d, pieces);
     if (mesh->dp && !pieces && m->failed == NEB_OK)
-        intra_model_keep_failure(d->m, mesh->dp->ops->reduce_scatter(mesh->dp, d->grads, d->o->n));
+        intra_model_keep_failure(d->m, intra_optim_reduce(d->o, mesh->dp, d->grads));
 }
 
 // ---- the update ---------------------------------------------------------------------------------
@@ -249,8 +270,11 @@ static void rescale_on_host(struct intra_device *d, double full, int64_t *count)
     sum_world(d->m, &counted, 1);
     *count = (int64_t)counted;
     float by = rescaling(full, *count);
-    if (by != 1)
-        device_ops(d)->scale(d->c.D, d->grads + d->o->at, by, d->o->n);
+    for (int i = 0; i < d->o->n_shards && by != 1; i++) {
+        const struct intra_shard *s = &d->o->shards[i];
+        if (s->owner == d->o->rank)
+            device_ops(d)->scale(d->c.D, d->grads + s->at, by, s->end - s->at);
+    }
 }
 
 // Sums over all ranks: squares of every tensor, each element once, the losses, and the counted
@@ -294,10 +318,10 @@ static void step(struct intra_device *d, float lr, float by) {
                             .grads = d->grads,
                             .m = d->moment1,
                             .v = d->moment2,
-                            .moments_at = o->at,
                             .working = d->c.type == KERN_F32 ? NULL : d->working};
     a.c.weight_decay = o->c.weight_decay; // applied per chunk
     K->adamw(d->c.D, d->c.type, &a);
+    device_muon(d, lr);
 }
 
 void device_params_pack(struct intra_device *d) {
@@ -328,7 +352,7 @@ void device_params_unpack(struct intra_device *d) {
 static void gather_params(struct intra_device *d, struct intra_comm *dp) {
     device_run(d, DEVICE_PACK, NULL, 0);
     if (device_finish_ok(d))
-        intra_model_keep_failure(d->m, dp->ops->all_gather(dp, d->grads, d->o->n));
+        intra_model_keep_failure(d->m, intra_optim_all_gather(d->o, dp, d->grads));
     if (d->m->failed == NEB_OK)
         device_run(d, DEVICE_UNPACK, NULL, 0);
 }
@@ -350,7 +374,8 @@ enum neb_status intra_device_update(struct intra_device *d, double full, double 
         step(d, out->lr, by);
     if (finite && dp)
         gather_params(d, dp);
-    if (!finite || dp) // otherwise AdamW has zeroed the gradients that it read
+    // otherwise AdamW has zeroed the gradients that it read
+    if (!finite || dp || o->c.kind == INTRA_OPTIM_MUON)
         K->zero(d->c.D, d->grads, d->m->n_grads * sizeof(float));
     o->t++;
     return d->m->failed;

@@ -166,12 +166,20 @@ NEB_MUST_CHECK enum neb_status intra_comm_nccl(struct intra_comm *boot, int devi
 void intra_comm_destroy(struct intra_comm **c); // NULL-safe
 // One status for all ranks: NEB_OK if all of them pass it, else that of the first rank that fails.
 // A failure that one rank finds alone (a missing file) must not leave the others waiting for it.
-// Rank 0 logs which rank failed and its last error. NULL: returns st.
+// The ranks that have not failed log which rank failed and its last error. NULL: returns st.
 NEB_MUST_CHECK enum neb_status intra_comm_agree(struct intra_comm *c, enum neb_status st);
 
 static inline size_t intra_comm_type_bytes(enum intra_comm_type t) {
     return t == INTRA_COMM_F32 ? 4 : 8;
 }
+
+// For implementations. make: a communicator whose ctx is `bytes` zeroed bytes. NEB_ERR_NOMEM. free:
+// ctx and the communicator. fold: x (n) becomes the sum or maximum of x and y.
+NEB_MUST_CHECK enum neb_status intra_comm_make(const struct intra_comm_ops *ops, size_t bytes,
+                                               int rank, int size, struct intra_comm **out);
+void intra_comm_free(struct intra_comm *c);
+void intra_comm_fold(void *x, const void *y, size_t n, enum intra_comm_type t,
+                     enum intra_comm_op op);
 
 // Exported by the loadable objects: intra_comm_mpi_open and intra_comm_nccl_open. `version` refuses
 // an object of another build.

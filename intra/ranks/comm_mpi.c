@@ -44,12 +44,14 @@ static MPI_Datatype type_of(enum intra_comm_type t) {
     return t == INTRA_COMM_F32 ? MPI_FLOAT : t == INTRA_COMM_F64 ? MPI_DOUBLE : MPI_UINT64_T;
 }
 
+// Elements or bytes of the piece that begins at `at`.
+static int piece_at(size_t n, size_t at) { return (int)(n - at < COUNT_MAX ? n - at : COUNT_MAX); }
+
 static enum neb_status all_reduce(struct intra_comm *c, void *x, size_t n, enum intra_comm_type t,
                                   enum intra_comm_op op) {
     for (size_t at = 0; at < n; at += COUNT_MAX) {
-        size_t k = n - at < COUNT_MAX ? n - at : COUNT_MAX;
         int rc =
-            MPI_Allreduce(MPI_IN_PLACE, (char *)x + at * intra_comm_type_bytes(t), (int)k,
+            MPI_Allreduce(MPI_IN_PLACE, (char *)x + at * intra_comm_type_bytes(t), piece_at(n, at),
                           type_of(t), op == INTRA_COMM_SUM ? MPI_SUM : MPI_MAX, mpi_of(c)->comm);
         NEB_TRY(checked(c, rc, "all-reduce"));
     }
@@ -60,10 +62,9 @@ static enum neb_status reduce(struct intra_comm *c, float *x, size_t n, int root
     bool here = c->rank == root;
     NEB_ASSERT(root >= 0 && root < c->size);
     for (size_t at = 0; at < n; at += COUNT_MAX) {
-        size_t k = n - at < COUNT_MAX ? n - at : COUNT_MAX;
         NEB_TRY(checked(c,
-                        MPI_Reduce(here ? MPI_IN_PLACE : x + at, here ? x + at : NULL, (int)k,
-                                   MPI_FLOAT, MPI_SUM, root, mpi_of(c)->comm),
+                        MPI_Reduce(here ? MPI_IN_PLACE : x + at, here ? x + at : NULL,
+                                   piece_at(n, at), MPI_FLOAT, MPI_SUM, root, mpi_of(c)->comm),
                         "reduce"));
     }
     return NEB_OK;
@@ -92,9 +93,9 @@ static enum neb_status reduce_scatter(struct intra_comm *c, float *x, size_t n) 
 static enum neb_status broadcast(struct intra_comm *c, void *x, size_t bytes, int root) {
     NEB_ASSERT(root >= 0 && root < c->size);
     for (size_t at = 0; at < bytes; at += COUNT_MAX) {
-        size_t k = bytes - at < COUNT_MAX ? bytes - at : COUNT_MAX;
-        NEB_TRY(checked(c, MPI_Bcast((char *)x + at, (int)k, MPI_BYTE, root, mpi_of(c)->comm),
-                        "broadcast"));
+        NEB_TRY(checked(
+            c, MPI_Bcast((char *)x + at, piece_at(bytes, at), MPI_BYTE, root, mpi_of(c)->comm),
+            "broadcast"));
     }
     return NEB_OK;
 }
@@ -116,10 +117,6 @@ struct sending {
     MPI_Request pieces[];
 };
 
-static size_t piece_at(size_t bytes, size_t at) {
-    return bytes - at < COUNT_MAX ? bytes - at : COUNT_MAX;
-}
-
 static enum neb_status send(struct intra_comm *c, const void *x, size_t bytes, int to, int tag,
                             struct intra_comm_send *out) {
     size_t n = bytes / COUNT_MAX + 1;
@@ -130,7 +127,7 @@ static enum neb_status send(struct intra_comm *c, const void *x, size_t bytes, i
         return neb_fail(NEB_ERR_NOMEM, "out of memory for a send of %zu bytes", bytes);
     for (s->n = 0; s->n < n; s->n++) {
         size_t at = s->n * COUNT_MAX;
-        int rc = MPI_Isend((const char *)x + at, (int)piece_at(bytes, at), MPI_BYTE, to, tag,
+        int rc = MPI_Isend((const char *)x + at, piece_at(bytes, at), MPI_BYTE, to, tag,
                            mpi_of(c)->comm, &s->pieces[s->n]);
         if (rc != MPI_SUCCESS) { // the group is lost; earlier pieces stay with the library
             free(s);
@@ -154,14 +151,14 @@ static enum neb_status wait_send(struct intra_comm *c, struct intra_comm_send *o
 static enum neb_status recv(struct intra_comm *c, void *x, size_t bytes, int from, int tag) {
     NEB_ASSERT(from >= 0 && from < c->size);
     for (size_t i = 0; i <= bytes / COUNT_MAX; i++) {
-        size_t at = i * COUNT_MAX, want = piece_at(bytes, at);
+        size_t at = i * COUNT_MAX;
         MPI_Status got;
-        int n = 0;
-        NEB_TRY(checked(
-            c, MPI_Recv((char *)x + at, (int)want, MPI_BYTE, from, tag, mpi_of(c)->comm, &got),
-            "receive"));
+        int n = 0, want = piece_at(bytes, at);
+        NEB_TRY(checked(c,
+                        MPI_Recv((char *)x + at, want, MPI_BYTE, from, tag, mpi_of(c)->comm, &got),
+                        "receive"));
         NEB_TRY(checked(c, MPI_Get_count(&got, MPI_BYTE, &n), "receive"));
-        if ((size_t)n != want)
+        if (n != want)
             return neb_fail(NEB_ERR_IO,
                             "message from rank %d with tag %d has %zu bytes, %zu were expected",
                             from, tag, at + (size_t)n, bytes);
@@ -197,8 +194,7 @@ static void destroy(struct intra_comm *c) {
     int rc = m->world ? MPI_Finalize() : MPI_Comm_free(&m->comm);
     if (rc != MPI_SUCCESS) // logged; nothing else can be done
         (void)!checked(c, rc, m->world ? "finalize" : "free");
-    free(m);
-    free(c);
+    intra_comm_free(c);
 }
 
 static const struct intra_comm_ops mpi_ops = {
@@ -219,19 +215,12 @@ static const struct intra_comm_ops mpi_ops = {
 };
 
 static enum neb_status wrap(MPI_Comm comm, bool world, struct intra_comm **out) {
-    struct intra_comm *c = calloc(1, sizeof *c);
-    struct mpi *m = calloc(1, sizeof *m);
-    if (!c || !m) {
-        free(c);
-        free(m);
-        return neb_fail(NEB_ERR_NOMEM, "out of memory creating a communicator");
-    }
-    *m = (struct mpi){.comm = comm, .world = world};
-    *c = (struct intra_comm){.ops = &mpi_ops, .ctx = m};
+    int rank, size;
     MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
-    MPI_Comm_rank(comm, &c->rank);
-    MPI_Comm_size(comm, &c->size);
-    *out = c;
+    MPI_Comm_rank(comm, &rank);
+    MPI_Comm_size(comm, &size);
+    NEB_TRY(intra_comm_make(&mpi_ops, sizeof(struct mpi), rank, size, out));
+    *mpi_of(*out) = (struct mpi){comm, world};
     return NEB_OK;
 }
 

@@ -435,17 +435,12 @@ static const struct intra_comm_ops nccl_ops;
 static void destroy(struct intra_comm *c);
 
 static enum neb_status make(int64_t timeout_ms, int rank, int size, struct intra_comm **out) {
-    struct intra_comm *c = calloc(1, sizeof *c);
-    struct nccl *n = calloc(1, sizeof *n);
-    if (!c || !n) {
-        free(c);
-        free(n);
-        return neb_fail(NEB_ERR_NOMEM, "out of memory creating a communicator");
-    }
+    struct intra_comm *c;
+    NEB_TRY(intra_comm_make(&nccl_ops, sizeof(struct nccl), rank, size, &c));
+    struct nccl *n = nccl_of(c);
     n->timeout_ms = timeout_ms;
     n->said = &n->lost;
     set_end(n);
-    *c = (struct intra_comm){.ops = &nccl_ops, .ctx = n, .rank = rank, .size = size};
     int least = 0, most = 0; // a reduction must not wait behind kernels of backward
     cudaError_t e = cudaDeviceGetStreamPriorityRange(&least, &most);
     if (e == cudaSuccess)
@@ -475,8 +470,7 @@ static void destroy(struct intra_comm *c) {
         (void)cudaStreamDestroy(n->copies);
     if (n->stream)
         (void)cudaStreamDestroy(n->stream);
-    free(n);
-    free(c);
+    intra_comm_free(c);
 }
 
 static enum neb_status split(struct intra_comm *c, int color, int key, struct intra_comm **out) {
@@ -527,13 +521,6 @@ static const struct intra_comm_ops nccl_ops = {
     .destroy = destroy,
 };
 
-// The worst status of all ranks: no rank may start if another one cannot.
-static enum neb_status agree(struct intra_comm *boot, enum neb_status st) {
-    uint64_t worst = (uint64_t)st;
-    NEB_TRY(boot->ops->all_reduce(boot, &worst, 1, INTRA_COMM_U64, INTRA_COMM_MAX));
-    return (enum neb_status)worst;
-}
-
 static enum neb_status prepare(struct intra_comm *boot, int device, int64_t timeout_ms,
                                ncclUniqueId *id, struct intra_comm **out) {
     cudaError_t e = cudaSetDevice(device);
@@ -562,7 +549,7 @@ enum neb_status intra_comm_nccl_open(int version, struct intra_comm *boot, int d
             "libnebula_nccl.so has interface %d, the program needs %d; install both from one build",
             INTRA_COMM_VERSION, version);
     memset(&id, 0, sizeof id);
-    enum neb_status st = agree(boot, prepare(boot, device, timeout_ms, &id, &c));
+    enum neb_status st = intra_comm_agree(boot, prepare(boot, device, timeout_ms, &id, &c));
     if (st == NEB_OK)
         st = boot->ops->broadcast(boot, &id, sizeof id, 0);
     if (st == NEB_OK) {

@@ -110,8 +110,7 @@ static void destroy(struct intra_comm *c) {
         next = m->next;
         free(m);
     }
-    free(self);
-    free(c);
+    intra_comm_free(c);
 }
 
 static const struct intra_comm_ops self_ops = {
@@ -131,15 +130,8 @@ static const struct intra_comm_ops self_ops = {
 };
 
 enum neb_status intra_comm_self(struct intra_comm **out) {
-    struct intra_comm *c = calloc(1, sizeof *c);
-    struct self *self = calloc(1, sizeof *self);
-    if (!c || !self) {
-        free(c);
-        free(self);
-        return neb_fail(NEB_ERR_NOMEM, "out of memory creating a communicator");
-    }
+    NEB_TRY(intra_comm_make(&self_ops, sizeof(struct self), 0, 1, out));
+    struct self *self = (*out)->ctx;
     self->end = &self->first;
-    *c = (struct intra_comm){.ops = &self_ops, .ctx = self, .size = 1};
-    *out = c;
     return NEB_OK;
 }

@@ -80,30 +80,20 @@ static enum neb_status poll_message(struct intra_comm *c, int from, int tag, boo
 
 static const struct intra_comm_ops socket_ops;
 
-static void free_group(struct socket_group *g) {
-    if (!g)
-        return;
-    socket_group_free_room(g);
-    free(g->ranks);
-    free(g);
-}
-
 static enum neb_status make(struct socket_hub *hub, uint32_t id, int rank, int size,
                             struct intra_comm **out) {
-    struct intra_comm *c = calloc(1, sizeof *c);
-    struct socket_group *g = calloc(1, sizeof *g);
-    if (g)
-        g->ranks = calloc((size_t)size, sizeof *g->ranks);
-    if (!c || !g || !g->ranks) {
-        free(c);
-        free_group(g);
+    struct intra_comm *c;
+    NEB_TRY(intra_comm_make(&socket_ops, sizeof(struct socket_group), rank, size, &c));
+    struct socket_group *g = socket_group_of(c);
+    g->ranks = calloc((size_t)size, sizeof *g->ranks);
+    if (!g->ranks) {
+        intra_comm_free(c);
         return neb_fail(NEB_ERR_NOMEM, "out of memory creating a communicator");
     }
     g->hub = hub;
     g->id = id;
     for (int i = 0; i < size; i++)
         g->ranks[i] = i;
-    *c = (struct intra_comm){.ops = &socket_ops, .ctx = g, .rank = rank, .size = size};
     *out = c;
     return NEB_OK;
 }
@@ -170,8 +160,9 @@ static void destroy(struct intra_comm *c) {
         socket_hub_destroy(&g->hub, true);
     else
         socket_forget(g->hub, g->id);
-    free_group(g);
-    free(c);
+    socket_group_free_room(g);
+    free(g->ranks);
+    intra_comm_free(c);
 }
 
 static const struct intra_comm_ops socket_ops = {

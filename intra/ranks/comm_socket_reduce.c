@@ -17,30 +17,6 @@ enum {
     GATHER_PIECES = 4, // times the piece size, where nothing is added
 };
 
-// ---- arithmetic ---------------------------------------------------------------------------------
-
-#define FOLD(name, type)                                                                           \
-    static void fold_##name(type *restrict x, const type *restrict y, size_t n, bool max) {        \
-        if (max)                                                                                   \
-            for (size_t i = 0; i < n; i++)                                                         \
-                x[i] = x[i] < y[i] ? y[i] : x[i];                                                  \
-        else                                                                                       \
-            for (size_t i = 0; i < n; i++)                                                         \
-                x[i] += y[i];                                                                      \
-    }
-FOLD(f32, float)
-FOLD(f64, double)
-FOLD(u64, uint64_t)
-
-static void fold(void *x, const void *y, size_t n, enum intra_comm_type t, enum intra_comm_op op) {
-    bool max = op == INTRA_COMM_MAX;
-    switch (t) {
-    case INTRA_COMM_F32: fold_f32(x, y, n, max); return;
-    case INTRA_COMM_F64: fold_f64(x, y, n, max); return;
-    case INTRA_COMM_U64: fold_u64(x, y, n, max); return;
-    }
-}
-
 // ---- messages of a collective -------------------------------------------------------------------
 
 void socket_group_free_room(struct socket_group *g) {
@@ -164,11 +140,11 @@ static enum neb_status add_up(struct intra_comm *c, const struct rows *r, size_t
     for (int k = 0; k < c->size; k++)
         NEB_TRY(come(c, k, &g->recvs[at(c, p, k)], what));
     for (int k = 1; k < c->rank; k++)
-        fold(stage(c, p, 0), stage(c, p, k), n, t, op);
+        intra_comm_fold(stage(c, p, 0), stage(c, p, k), n, t, op);
     if (c->rank > 0)
-        fold(own, stage(c, p, 0), n, t, op);
+        intra_comm_fold(own, stage(c, p, 0), n, t, op);
     for (int k = c->rank + 1; k < c->size; k++)
-        fold(own, stage(c, p, k), n, t, op);
+        intra_comm_fold(own, stage(c, p, k), n, t, op);
     return NEB_OK;
 }
 
@@ -218,7 +194,7 @@ static enum neb_status reduce_short(struct intra_comm *c, void *x, size_t n, enu
     }
     NEB_TRY(settle_piece(c, 0, what));
     for (int k = 1; k < c->size; k++)
-        fold(stage(c, 0, 0), stage(c, 0, k), n, t, op);
+        intra_comm_fold(stage(c, 0, 0), stage(c, 0, k), n, t, op);
     memcpy(x, stage(c, 0, 0), bytes);
     return NEB_OK;
 }

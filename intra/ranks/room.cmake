@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Objects for communication libraries that some hosts lack. comm_load.c loads them when a job needs
-# them. They call the agent/base of the program.
+# them. They call the agent/base and comm.c of the program.
 find_package(MPI QUIET COMPONENTS C)
 if(MPI_C_FOUND)
   add_library(nebula_mpi MODULE intra/ranks/comm_mpi.c)

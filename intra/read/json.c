@@ -6,8 +6,9 @@
 
 #include <string.h>
 
-// A double holds numbers of at most 309 digits. From this exponent on a number counts as infinite.
-enum { EXPONENT_MAX = 308, EXPONENT_CLAMP = 1 << 28 };
+// The first digits, and the exponent, of the least number that strtod rounds to infinity.
+static const char infinite[] = "17976931348623158079";
+enum { INFINITE_EXPONENT = 308, EXPONENT_CLAMP = 1 << 28 };
 
 static const char bom[] = "\xef\xbb\xbf", largest[] = "9223372036854775807";
 static const char replacement[] = "\\ufffd", blank[] = "\\u0020";
@@ -74,6 +75,22 @@ static long exponent(const struct scan *s, size_t at, size_t end) {
     return negative ? -e : e;
 }
 
+// `at`: the first digit of a number that is not zero. The number is this digit, a point and the
+// digits after it, times ten to the power of e.
+static bool is_infinite(const struct scan *s, size_t at, size_t end, long e) {
+    if (e != INFINITE_EXPONENT)
+        return e > INFINITE_EXPONENT;
+    for (const char *d = infinite; *d; at++) {
+        char c = at < end ? s->p[at] : '0';
+        if (c == '.')
+            continue;
+        if (c != *d)
+            return c > *d;
+        d++;
+    }
+    return true;
+}
+
 // Skips the number, NaN or Infinity at s->at. True: it must be replaced, because it is not JSON or
 // too large for the type that jansson would choose.
 static bool odd_number(struct scan *s, struct odd *o) {
@@ -112,7 +129,7 @@ static bool odd_number(struct scan *s, struct odd *o) {
     if (!good || lead == power)
         return false; // zero, or malformed: jansson reports that
     long e = lead < point ? (long)(point - lead) - 1 : -(long)(lead - point);
-    if (e + (power < end ? exponent(s, power, end) : 0) >= EXPONENT_MAX) {
+    if (is_infinite(s, lead, power, e + (power < end ? exponent(s, power, end) : 0))) {
         *o = (struct odd){from, end, words[p[from] == '-' ? 2 : 1].object};
         return true;
     }

@@ -9,7 +9,12 @@
 
 enum { SAMPLE = 4096 }; // bytes that the guess of an encoding looks at
 
-static const char unpack[] = "unpack it first", convert[] = "write it as JSONL first";
+static const char unpack[] = "unpack it first", convert[] = "write it as JSONL first",
+                  tar[] = "set the format of the source to tar",
+                  parquet[] = "set the format of the source to parquet, and field to a column",
+                  arrow[] = "set the format of the source to arrow, and field to a column",
+                  ids[] = "set the format of the source to nanogpt, and name the tokenizer",
+                  megatron[] = "set the format of the source to megatron, and name the tokenizer";
 
 static const struct mark {
     const char *bytes;
@@ -31,11 +36,14 @@ static const struct mark {
     MARK(0, "Rar!\x1a\x07", "a RAR archive", unpack),
     MARK(0, "PK\3\4", "a ZIP archive (docx, xlsx, npz and jar files are ZIP archives too)", unpack),
     MARK(0, "PK\5\6", "a ZIP archive", unpack),
-    MARK(257, "ustar", "a tar archive", unpack),
-    MARK(0, "PAR1", "a Parquet file", convert),
-    MARK(0, "ARROW1", "an Arrow file", convert),
-    MARK(0, "\xff\xff\xff\xff", "an Arrow stream", convert),
-    MARK(0, "FEA1", "a Feather file", convert),
+    MARK(257, "ustar", "a tar archive", tar),
+    MARK(0, "PAR1", "a Parquet file", parquet),
+    MARK(0, "ARROW1", "an Arrow file", arrow),
+    MARK(0, "\xff\xff\xff\xff", "an Arrow stream", arrow),
+    MARK(0, "FEA1", "an old Feather file", convert),
+    MARK(0, "MMIDIDX\0", "the index of a Megatron data set", megatron),
+    MARK(0, "\x88\xd8\x34\x01", "a list of token ids of llm.c", ids),
+    MARK(0, "\xa1\xd9\x34\x01", "a list of token ids of llm.c", ids),
     MARK(0, "ORC", "an ORC file", convert),
     MARK(0, "Obj\1", "an Avro file", convert),
     MARK(0, "SQLite format 3", "an SQLite database", convert),
@@ -88,7 +96,7 @@ bool intra_text_kind_of(const uint8_t *p, size_t n, struct intra_text_kind *out)
         const struct mark *m = &marks[i];
         if (n < m->at + m->n || memcmp(p + m->at, m->bytes, m->n) != 0 || !is_confirmed(m, p, n))
             continue;
-        *out = (struct intra_text_kind){m->name, m->help, m->at};
+        *out = (struct intra_text_kind){m->name, m->help, m->at, m->n};
         return true;
     }
     return false;
@@ -145,6 +153,15 @@ const char *intra_text_order(const uint8_t *p, size_t n) {
     return little && !big ? "UTF-16LE" : big && !little ? "UTF-16BE" : NULL;
 }
 
+// True if the bytes may be u16 ids of a vocabulary: none is among the highest numbers, as in data
+// of other kinds.
+static bool are_ids(const uint8_t *p, size_t n) {
+    for (size_t i = 1; i < n; i += 2)
+        if (p[i] >= 0xe0)
+            return false;
+    return n >= 64;
+}
+
 void intra_text_guess(const uint8_t *p, size_t n, char *out, size_t cap) {
     const char *order = intra_text_order(p, n);
     size_t nul = 0, control = 0, high = 0, ascii = 0, whole = 0;
@@ -166,8 +183,12 @@ void intra_text_guess(const uint8_t *p, size_t n, char *out, size_t cap) {
     if (order)
         snprintf(out, cap, "; it looks like %s: set the encoding of the source to %s", order,
                  order);
+    else if (control > n / 10 && are_ids(p, n))
+        snprintf(out, cap, "; these may be token ids of 16 bits: %s", ids);
     else if (control > n / 10)
-        snprintf(out, cap, "; it looks like binary data, not text");
+        snprintf(out, cap,
+                 "; it looks like binary data, not text (nebula help corpus lists the "
+                 "formats)");
     else if (nul)
         *out = 0;
     else if (whole > high)

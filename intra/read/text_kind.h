@@ -11,7 +11,7 @@ enum { INTRA_KIND_HEAD = 512 }; // bytes that intra_text_kind_of looks at
 struct intra_text_kind {
     const char *name; // such as "gzip data"
     const char *help; // what the user can do; NULL: unknown
-    size_t at;        // offset of the mark
+    size_t at, n;     // offset and length of the mark
 };
 // Recognises a file by a mark near its beginning. p: its first bytes, at most INTRA_KIND_HEAD are
 // used. False: no known mark.

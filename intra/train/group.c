@@ -3,6 +3,7 @@
 #include "agent/base/clock.h"
 #include "agent/base/log.h"
 #include "intra/train/full.h"
+#include "intra/train/step.h"
 #include "intra/train/trainer_full.h"
 
 #include <sched.h>
@@ -12,6 +13,7 @@
 enum order {
     ORDER_END,
     ORDER_STEP,
+    ORDER_PASS,
     ORDER_EVAL,
     ORDER_SAVE,
     ORDER_RESTORE,
@@ -25,6 +27,7 @@ enum order {
 enum {
     // above every tensor's tag (full.c), and in the range that every MPI supports
     ORDER_TAG = 32000,
+    RESULT_TAG = 32009,
     SPIN_MS = 5, // how long a rank polls before it sleeps
     // A collective between devices waits for the slowest rank, whose first step may load kernels.
     DEVICE_TIMEOUT_MS = 300000,
@@ -53,20 +56,16 @@ struct intra_group {
     bool gives_up; // some rank will not complete the device collectives in flight
     struct intra_trainer *trainer;
     struct intra_model *model;
-    // The tokens of a step as the caller gives them (micros) and as the replicas take them
-    // (pieces). They are cut differently where dp does not divide the caller's micro-batches. Piece
-    // k belongs to replica k % dp.
-    int32_t micros, added; // the caller's micro-batches in a step, and how many came so far
-    size_t micro_tokens;
-    int32_t pieces;
-    int32_t *tokens, *targets; // (micros, micro_tokens) = (pieces, batch, seq_len)
-    bool *wanted;              // (n_all_tensors)
+    struct intra_step step;
+    // The caller's micro-batches in a step, and how many came so far; sequences in one.
+    int32_t micros, added, batch;
+    // How steps and passes are cut (intra_step_cut). Replicas have room for whole micro-batches only
+    // if dp divides their number in a step.
+    int32_t cut, pass_cut;
+    bool passing; // passes without learning are being added
+    bool *wanted; // (n_all_tensors)
     const struct intra_group_follower *follower;
 };
-
-static size_t piece_tokens(const struct intra_group *m) {
-    return (size_t)m->trainer->c.batch * (size_t)m->trainer->c.seq_len;
-}
 
 static enum neb_status spread(struct intra_group *m, void *x, size_t bytes) {
     return m->world->ops->broadcast(m->world, x, bytes, 0);
@@ -103,25 +102,64 @@ static enum neb_status take_order(struct intra_group *m, struct message *x) {
 
 // ---- what all ranks do together -----------------------------------------------------------------
 
-static enum neb_status do_step(struct intra_group *m, struct intra_step_stats *out) {
+// Gives rank 0 the results of all picks.
+static enum neb_status collect(struct intra_group *m) {
+    const struct intra_comm_ops *ops = m->world->ops;
+    const struct intra_mesh_config *c = &m->mesh->c;
+    for (int32_t r = 0; r < c->dp; r++) {
+        size_t bytes = intra_step_result_bytes(&m->step, r);
+        int from = intra_mesh_rank(c, r, c->pp - 1, 0);
+        struct intra_comm_send s = {0};
+        if (!bytes)
+            continue;
+        if (m->world->rank == from) {
+            NEB_TRY(intra_step_pack(&m->step));
+            NEB_ASSERT(m->step.results.len == bytes);
+            if (from) {
+                NEB_TRY(ops->send(m->world, m->step.results.p, bytes, 0, RESULT_TAG, &s));
+                NEB_TRY(ops->wait(m->world, &s));
+            }
+        } else if (m->world->rank == 0) {
+            neb_buf_clear(&m->step.results);
+            if (!neb_buf_grow(&m->step.results, bytes))
+                return neb_fail(NEB_ERR_NOMEM, "out of memory for the results of a step");
+            NEB_TRY(ops->recv(m->world, m->step.results.p, bytes, from, RESULT_TAG));
+        }
+        if (m->world->rank == 0)
+            intra_step_take(&m->step, r, m->step.results.p);
+    }
+    return NEB_OK;
+}
+
+// All ranks get the step, cut it alike, and run the pieces of their replica.
+static enum neb_status run_pieces(struct intra_group *m, bool learns) {
     struct intra_trainer *t = m->trainer;
-    size_t n = piece_tokens(m), all = (size_t)m->pieces * n * sizeof *m->tokens;
-    int32_t dp = intra_mesh_dp(m->mesh), mine = intra_mesh_dp_rank(m->mesh);
-    NEB_TRY(spread(m, m->tokens, all));
-    NEB_TRY(spread(m, m->targets, all));
-    for (int32_t k = 0; k < m->pieces; k++) {
-        const int32_t *tokens = m->tokens + (size_t)k * n, *targets = m->targets + (size_t)k * n;
-        if (k % dp == mine)
-            intra_trainer_micro(t, tokens, targets);
-        else if (intra_mesh_is_root(m->mesh))
-            intra_trainer_count(t, tokens, targets);
+    NEB_TRY(spread(m, m->step.bytes.p, m->step.bytes.len));
+    NEB_TRY(intra_step_cut(&m->step, intra_mesh_dp(m->mesh), intra_mesh_dp_rank(m->mesh),
+                           learns ? m->cut : m->pass_cut, learns));
+    for (int32_t i = 0; i < m->step.n_pieces; i++) {
+        const struct intra_step_piece *x = &m->step.pieces[i];
+        const struct intra_picks *picks = x->picks.n ? &x->picks : NULL;
+        if (learns)
+            intra_trainer_micro_batch(t, &x->b, picks);
+        else
+            intra_trainer_eval_batch(t, &x->b, picks);
     }
-    intra_trainer_update(t, out);
-    if (!intra_mesh_is_root(m->mesh)) { // rank 0 counts for all ranks
-        memset(t->input_counts, 0, (size_t)t->c.model.vocab * sizeof *t->input_counts);
-        memset(t->target_counts, 0, (size_t)t->c.model.vocab * sizeof *t->target_counts);
-    }
+    if (learns)
+        intra_trainer_run(t);
+    return t->model->failed == NEB_OK ? collect(m) : t->model->failed;
+}
+
+static enum neb_status do_step(struct intra_group *m, struct intra_step_stats *out) {
+    NEB_TRY(run_pieces(m, true));
+    intra_trainer_update(m->trainer, out);
     return out->status;
+}
+
+static enum neb_status do_pass(struct intra_group *m, double *loss, int64_t *count) {
+    intra_trainer_eval_begin(m->trainer);
+    NEB_TRY(run_pieces(m, false));
+    return intra_trainer_eval_end(m->trainer, loss, count);
 }
 
 // tokens, targets: (n, seq_len); rank 0's input, buffers on the other ranks.
@@ -154,12 +192,9 @@ static enum neb_status do_move(struct intra_group *m, bool pull) {
 
 static enum neb_status make_room(struct intra_group *m) {
     struct intra_model *part = m->trainer->model;
-    size_t n = (size_t)m->micros * m->micro_tokens;
-    m->tokens = calloc(n, sizeof *m->tokens);
-    m->targets = calloc(n, sizeof *m->targets);
     m->wanted = calloc((size_t)part->n_all_tensors, sizeof *m->wanted);
-    if (!m->tokens || !m->targets || !m->wanted)
-        return neb_fail(NEB_ERR_NOMEM, "out of memory for a step of %d micro-batches", m->micros);
+    if (!m->wanted)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory listing tensors");
     m->model = m->trainer->whole;
     return NEB_OK;
 }
@@ -274,16 +309,21 @@ static enum neb_status share_trainer(struct intra_group *m, enum neb_status st) 
 // Builds this rank's part of the group. All ranks have the same h, which rank 0 has checked.
 static enum neb_status join(struct intra_group *m, const struct hello *h, struct kern *K) {
     struct intra_trainer_config c = h->trainer;
-    int32_t sequences = c.accumulate * c.batch;
+    int32_t sequences = c.accumulate * c.batch, dp = h->mesh.dp;
     m->micros = c.accumulate;
-    m->micro_tokens = (size_t)c.batch * (size_t)c.seq_len;
-    c.batch = intra_mesh_batch(sequences, c.batch, h->mesh.dp);
-    m->pieces = sequences / c.batch;
+    m->batch = c.batch;
+    m->cut = m->pass_cut = c.accumulate % dp ? INTRA_STEP_PARTS : INTRA_STEP_WHOLE;
+    if (c.varied && m->cut == INTRA_STEP_PARTS) {
+        c.batch = c.batch / dp + 1; // a part may have one sequence more than the others
+    } else {
+        c.batch = intra_mesh_batch(sequences, c.batch, dp);
+        c.accumulate = sequences / c.batch / dp;
+        m->cut = m->cut == INTRA_STEP_PARTS ? c.batch : INTRA_STEP_WHOLE;
+    }
     NEB_TRY(intra_mesh_create(&h->mesh, m->world, &m->mesh));
     c.mesh = m->mesh;
     if (h->device)
         NEB_TRY(take_devices(m, h, &c));
-    c.accumulate = m->pieces / h->mesh.dp;
     return share_trainer(m, intra_trainer_create(&c, K, &m->trainer));
 }
 
@@ -291,8 +331,7 @@ static void free_group(struct intra_group **mp) {
     struct intra_group *m = *mp;
     if (!m)
         return;
-    free(m->tokens);
-    free(m->targets);
+    intra_step_free(&m->step);
     free(m->wanted);
     bool failed = m->gives_up || (m->trainer && m->trainer->model->failed != NEB_OK);
     if (m->nccl && failed) {
@@ -372,14 +411,31 @@ static enum neb_status follow_eval(struct intra_group *m, int n) {
     return st;
 }
 
-static enum neb_status follow_order(struct intra_group *m, bool *end) {
+// Room for the bytes of rank 0's step.
+static enum neb_status make_step(struct intra_group *m, int64_t bytes) {
+    intra_step_begin(&m->step);
+    return neb_buf_grow(&m->step.bytes, (size_t)bytes)
+               ? NEB_OK
+               : neb_fail(NEB_ERR_NOMEM, "out of memory for a step of %lld bytes",
+                          (long long)bytes);
+}
+
+static enum neb_status follow_step(struct intra_group *m, const struct message *x) {
     struct intra_step_stats stats;
+    double loss;
+    int64_t count;
+    NEB_TRY(make_step(m, x->n));
+    return x->order == ORDER_STEP ? do_step(m, &stats) : do_pass(m, &loss, &count);
+}
+
+static enum neb_status follow_order(struct intra_group *m, bool *end) {
     struct message x;
     NEB_TRY(take_order(m, &x));
     *end = x.order == ORDER_END;
     switch ((enum order)x.order) {
     case ORDER_END: return NEB_OK;
-    case ORDER_STEP: return do_step(m, &stats);
+    case ORDER_STEP:
+    case ORDER_PASS: return follow_step(m, &x);
     case ORDER_EVAL: return follow_eval(m, (int)x.n);
     case ORDER_SAVE: (void)!intra_trainer_save(m->trainer, NULL); return m->trainer->model->failed;
     case ORDER_RESTORE: return intra_trainer_restore(m->trainer, NULL);
@@ -447,20 +503,33 @@ struct kern *intra_group_device(const struct intra_group *m) {
     return m->trainer->c.device;
 }
 
+// Rank 0 keeps a micro-batch until all ranks run it.
+static void add(struct intra_group *m, const struct intra_batch *b,
+                const struct intra_picks *picks) {
+    if (!m->added)
+        intra_step_begin(&m->step);
+    m->added++;
+    intra_model_keep_failure(m->trainer->model, intra_step_add(&m->step, b, picks));
+}
+
 void intra_group_micro(struct intra_group *m, const int32_t *tokens, const int32_t *targets) {
     if (!m->world) {
         intra_trainer_micro(m->trainer, tokens, targets);
         return;
     }
-    size_t n = m->micro_tokens, at = n * (size_t)m->added++;
-    NEB_ASSERT(m->added <= m->micros);
-    memcpy(m->tokens + at, tokens, n * sizeof *tokens);
-    memcpy(m->targets + at, targets, n * sizeof *targets);
+    struct intra_batch b = {
+        .tokens = tokens, .targets = targets, .B = m->batch, .T = m->trainer->c.seq_len};
+    add(m, &b, NULL);
+    intra_trainer_count(m->trainer, tokens, targets, b.B * b.T); // rank 0 counts for all ranks
 }
 
-int64_t intra_group_micro_batch(struct intra_group *m, const struct intra_batch *b) {
-    NEB_ASSERT(!m->world);
-    return intra_trainer_micro_batch(m->trainer, b);
+void intra_group_micro_batch(struct intra_group *m, const struct intra_batch *b,
+                             const struct intra_picks *picks) {
+    NEB_ASSERT(!m->passing);
+    if (m->world)
+        add(m, b, picks);
+    else
+        intra_trainer_micro_batch(m->trainer, b, picks);
 }
 
 enum neb_status intra_group_update(struct intra_group *m, struct intra_step_stats *out) {
@@ -470,8 +539,34 @@ enum neb_status intra_group_update(struct intra_group *m, struct intra_step_stat
     }
     NEB_ASSERT(m->added == m->micros);
     m->added = 0;
-    NEB_TRY(give(m, ORDER_STEP, m->micros));
+    NEB_TRY(m->trainer->model->failed);
+    NEB_TRY(give(m, ORDER_STEP, (int64_t)m->step.bytes.len));
     return do_step(m, out);
+}
+
+void intra_group_pass(struct intra_group *m, const struct intra_batch *b,
+                      const struct intra_picks *picks) {
+    if (!m->passing && !m->world)
+        intra_trainer_eval_begin(m->trainer);
+    m->passing = true;
+    if (m->world)
+        add(m, b, picks);
+    else
+        intra_trainer_eval_batch(m->trainer, b, picks);
+}
+
+enum neb_status intra_group_passed(struct intra_group *m, double *loss, int64_t *count) {
+    *loss = 0;
+    *count = 0;
+    if (!m->passing)
+        return NEB_OK;
+    m->passing = false;
+    if (!m->world)
+        return intra_trainer_eval_end(m->trainer, loss, count);
+    m->added = 0;
+    NEB_TRY(m->trainer->model->failed);
+    NEB_TRY(give(m, ORDER_PASS, (int64_t)m->step.bytes.len));
+    return do_pass(m, loss, count);
 }
 
 enum neb_status intra_group_skip(struct intra_group *m, int64_t n) {

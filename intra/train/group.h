@@ -7,6 +7,8 @@
 //     rank 0                                           other ranks
 //     intra_group_create ── configuration ───────────►  intra_group_serve
 //     intra_group_micro, _update ── tokens ──────────►    train a step
+//     intra_group_pass, _passed ─── tokens ──────────►    passes without learning
+//                                ◄── draws, labels ────
 //     intra_group_save, _restore, _pull, _push ──────►    gather, scatter
 //     intra_group_call ── number ────────────────────►    run follower->called
 //     intra_group_destroy ── end ────────────────────►  returns
@@ -32,7 +34,8 @@ struct intra_group;
 struct intra_place {
     struct kern *K;
     struct kern *device;           // NULL: on processors
-    enum kern_type type;           // T, with a device
+    enum kern_type type;           // intra_trainer_config.device_type
+    bool device_optional;          // with a device and world (intra_trainer_config)
     enum intra_graphs graphs;      // with a device
     struct intra_mesh_config mesh; // with world
     struct intra_comm *world;      // NULL: one rank
@@ -81,10 +84,19 @@ struct intra_comm *intra_group_world(struct intra_group *group);
 
 // One step: c->accumulate calls of micro, then one call of update (trainer.h).
 void intra_group_micro(struct intra_group *group, const int32_t *tokens, const int32_t *targets);
-// As intra_trainer_micro_batch, instead of micro. One rank only.
-int64_t intra_group_micro_batch(struct intra_group *group, const struct intra_batch *b);
+// As intra_trainer_micro_batch, instead of micro. The arrays for the results of picks (NULL: none)
+// are borrowed until the update, after which they are filled; with one rank they are filled at
+// once.
+void intra_group_micro_batch(struct intra_group *group, const struct intra_batch *b,
+                             const struct intra_picks *picks);
 NEB_MUST_CHECK enum neb_status intra_group_update(struct intra_group *group,
                                                   struct intra_step_stats *out);
+// The same without learning: any number of passes, then _passed. *loss: the sum over all targets;
+// *count: their number; 0 without targets.
+void intra_group_pass(struct intra_group *group, const struct intra_batch *b,
+                      const struct intra_picks *picks);
+NEB_MUST_CHECK enum neb_status intra_group_passed(struct intra_group *group, double *loss,
+                                                  int64_t *count);
 // Skips n steps that this cluster does not train: schedules advance by n. The caller moves the data
 // cursor.
 NEB_MUST_CHECK enum neb_status intra_group_skip(struct intra_group *group, int64_t n);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "intra/train/rtd.h"
+#include "agent/base/rng.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -47,10 +48,10 @@ int32_t intra_rtd_apply(const int32_t *tokens, int32_t n, const int32_t *positio
     return replaced;
 }
 
-enum neb_status intra_mask_sample(struct intra_device *d, int32_t n_ids, const int32_t *positions,
-                                  int32_t n, uint64_t seed, uint64_t index, int32_t *ids) {
+void intra_mask_draws(uint64_t seed, uint64_t index, int32_t n, double *u) {
     struct neb_rng rng = neb_rng_make(seed, index);
-    return intra_device_sample(d, n_ids, positions, n, &rng, ids);
+    for (int32_t i = 0; i < n; i++)
+        u[i] = neb_rng_unit(&rng);
 }
 
 // ---- detection ----------------------------------------------------------------------------------

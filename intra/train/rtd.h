@@ -12,7 +12,7 @@
 // can train far apart. Sources: Clark et al. 2020 (ELECTRA), Chi et al. 2021 (XLM-E).
 #ifndef INTRA_RTD_H
 #define INTRA_RTD_H
-#include "intra/model/device.h"
+#include "kernels/kern.h"
 
 // Chooses each position of tokens (n) with probability `rate`. The random stream depends on (seed,
 // index) alone, so that both sides get the same positions. Ids below n_special (control pieces, end
@@ -25,12 +25,8 @@ int32_t intra_mask_positions(uint64_t seed, uint64_t index, double rate, int32_t
 void intra_mask_apply(const int32_t *tokens, int32_t n, const int32_t *positions, int32_t n_masked,
                       int32_t mask_id, int32_t *inputs, int32_t *targets);
 
-// Draws one token at each position (n) from the distribution of the model's last pass, among ids
-// [0, n_ids). The draws depend on (seed, index). One rank only, with intra_device_config.soft_k.
-// Errors: those of the device; processors cannot fail.
-NEB_MUST_CHECK enum neb_status intra_mask_sample(struct intra_device *d, int32_t n_ids,
-                                                 const int32_t *positions, int32_t n, uint64_t seed,
-                                                 uint64_t index, int32_t *ids);
+// The numbers with which n tokens are drawn (intra_picks.u): a stream that depends on (seed, index).
+void intra_mask_draws(uint64_t seed, uint64_t index, int32_t n, double *u);
 
 // inputs (n): the tokens, with ids at the positions. labels (n): 1 where the input differs from the
 // token. Returns the count of such positions.

@@ -50,12 +50,16 @@ enum neb_status intra_trainer_create(const struct intra_trainer_config *c, struc
         return neb_fail(NEB_ERR_NOMEM, "out of memory creating a trainer");
     t->c = *c;
     t->K = K;
-    t->weight = 1;
+    t->weight = c->weight != 0 ? c->weight : 1;
     if (!c->device && c->device_type == KERN_BF16)
         NEB_TRY_GOTO(kern_cpu_bf16(K), fail);
-    NEB_TRY_GOTO(intra_model_create_on(&c->model, &c->trainable, c->seed, c->mesh, &t->model),
-                 fail);
-    NEB_TRY_GOTO(intra_optim_create(&c->optim, t->model, &t->optim), fail);
+    if (c->frozen) {
+        NEB_TRY_GOTO(intra_model_create_frozen(&c->model, &c->trainable, c->mesh, &t->model), fail);
+    } else {
+        NEB_TRY_GOTO(intra_model_create_on(&c->model, &c->trainable, c->seed, c->mesh, &t->model),
+                     fail);
+        NEB_TRY_GOTO(intra_optim_create(&c->optim, t->model, &t->optim), fail);
+    }
     NEB_TRY_GOTO(create_device(t), fail);
     if (intra_mesh_pp(c->mesh) > 1)
         NEB_TRY_GOTO(create_pipe(t), fail);
@@ -96,8 +100,8 @@ static double full_step(const struct intra_trainer *t) { // targets in a step if
     return (double)t->c.batch * t->c.seq_len * t->c.accumulate * intra_mesh_dp(t->c.mesh);
 }
 
-void intra_trainer_count(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets) {
-    int32_t n = t->c.batch * t->c.seq_len;
+void intra_trainer_count(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets,
+                         int32_t n) {
     for (int32_t i = 0; i < n; i++) {
         t->input_counts[tokens[i]]++;
         if (targets[i] != KERN_IGNORE && t->c.model.head == INTRA_HEAD_LM)
@@ -105,38 +109,52 @@ void intra_trainer_count(struct intra_trainer *t, const int32_t *tokens, const i
     }
 }
 
-void intra_trainer_freeze_params(struct intra_trainer *t) {
+// Promises that parameters do not change until the next update or evaluation, so that passes may be
+// faster (kern_ops.weights).
+static void freeze_params(struct intra_trainer *t) {
     if (t->c.device || t->resting)
         return;
     t->K->ops->weights(t->K, t->model->params, t->model->n_params);
     t->resting = true;
 }
 
-// Ends intra_trainer_freeze_params: from here on the parameters may change.
+// Ends freeze_params: from here on the parameters may change.
 static void wake(struct intra_trainer *t) {
     if (t->resting)
         t->K->ops->weights(t->K, NULL, 0);
     t->resting = false;
 }
 
-int64_t intra_trainer_micro_batch(struct intra_trainer *t, const struct intra_batch *b) {
+static void pick(struct intra_trainer *t, const struct intra_picks *picks) {
+    if (picks && t->model->failed == NEB_OK)
+        intra_model_keep_failure(t->model, intra_device_pick(t->device, picks));
+}
+
+void intra_trainer_micro_batch(struct intra_trainer *t, const struct intra_batch *b,
+                               const struct intra_picks *picks) {
     int32_t n = t->c.batch * t->c.seq_len;
     float scale = t->weight / ((float)n * (float)t->c.accumulate * (float)intra_mesh_dp(t->c.mesh));
-    NEB_ASSERT(!t->pipe);
-    intra_trainer_freeze_params(t);
-    int64_t count = intra_device_micro(t->device, b, scale);
-    t->loss_count += count;
-    return count;
+    if (t->pipe) {
+        intra_pipe_add(t->pipe, b, picks);
+        return;
+    }
+    freeze_params(t);
+    t->loss_count += intra_device_micro(t->device, b, scale);
+    pick(t, picks);
 }
 
 void intra_trainer_micro(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets) {
     struct intra_batch b = {
         .tokens = tokens, .targets = targets, .B = t->c.batch, .T = t->c.seq_len};
-    if (t->pipe)
-        intra_pipe_add(t->pipe, tokens, targets);
-    else
-        (void)intra_trainer_micro_batch(t, &b);
-    intra_trainer_count(t, tokens, targets);
+    intra_trainer_micro_batch(t, &b, NULL);
+    intra_trainer_count(t, tokens, targets, t->c.batch * t->c.seq_len);
+}
+
+void intra_trainer_run(struct intra_trainer *t) {
+    if (!t->pipe)
+        return;
+    freeze_params(t);
+    intra_pipe_run(t->pipe, (float)((double)t->weight / full_step(t)), &t->loss_count);
 }
 
 // Sums over all replicas. Tensor-parallel rank 0 of each last stage contributes.
@@ -164,10 +182,7 @@ void intra_loss_add(double *first, double *last, double loss) {
 void intra_trainer_update(struct intra_trainer *t, struct intra_step_stats *out) {
     double full = full_step(t), loss = 0;
     *out = (struct intra_step_stats){0};
-    if (t->pipe) {
-        intra_trainer_freeze_params(t);
-        intra_pipe_run(t->pipe, (float)(1 / full), &loss, &t->loss_count);
-    }
+    intra_trainer_run(t);
     wake(t);
     intra_model_keep_failure(
         t->model, intra_device_update(t->device, full, &loss, &t->loss_count, &out->update));
@@ -181,33 +196,53 @@ void intra_trainer_update(struct intra_trainer *t, struct intra_step_stats *out)
     t->loss_count = 0;
 }
 
+void intra_trainer_eval_begin(struct intra_trainer *t) {
+    intra_device_eval_begin(t->device);
+    t->eval_count = 0;
+    if (!t->c.frozen)
+        wake(t);
+    freeze_params(t);
+}
+
+void intra_trainer_eval_batch(struct intra_trainer *t, const struct intra_batch *b,
+                              const struct intra_picks *picks) {
+    if (t->pipe) {
+        intra_pipe_eval(t->pipe, b, picks, &t->eval_count);
+        return;
+    }
+    t->eval_count += intra_device_eval_micro(t->device, b);
+    pick(t, picks);
+}
+
+enum neb_status intra_trainer_eval_end(struct intra_trainer *t, double *loss, int64_t *count) {
+    *count = t->eval_count;
+    t->eval_count = 0;
+    if (!t->c.frozen)
+        wake(t);
+    *loss = 0;
+    intra_model_keep_failure(t->model, intra_device_eval_end(t->device, loss));
+    sum_loss(t, loss, count);
+    return t->model->failed;
+}
+
 double intra_trainer_eval(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets,
                           int n) {
     double sum = 0;
     int64_t count = 0;
     int replica = 0; // which replica's turn it is
-    intra_device_eval_begin(t->device);
-    wake(t);
-    intra_trainer_freeze_params(t);
+    intra_trainer_eval_begin(t);
     for (int at = 0; at < n; at += t->c.batch, replica = (replica + 1) % intra_mesh_dp(t->c.mesh)) {
-        double loss = 0; // stays on the device
-        int64_t k = 0;
-        int b = n - at < t->c.batch ? n - at : t->c.batch;
         size_t off = (size_t)at * t->c.seq_len;
-        if (replica != intra_mesh_dp_rank(t->c.mesh))
-            continue;
-        if (t->pipe)
-            intra_pipe_eval(t->pipe, tokens + off, targets + off, b, &loss, &k);
-        else
-            k = intra_device_eval_micro(t->device, &(struct intra_batch){.tokens = tokens + off,
-                                                                         .targets = targets + off,
-                                                                         .B = b,
-                                                                         .T = t->c.seq_len});
-        count += k;
+        if (replica == intra_mesh_dp_rank(t->c.mesh))
+            intra_trainer_eval_batch(
+                t,
+                &(struct intra_batch){.tokens = tokens + off,
+                                      .targets = targets + off,
+                                      .B = n - at < t->c.batch ? n - at : t->c.batch,
+                                      .T = t->c.seq_len},
+                NULL);
     }
-    wake(t);
-    intra_model_keep_failure(t->model, intra_device_eval_end(t->device, &sum));
-    sum_loss(t, &sum, &count);
+    (void)!intra_trainer_eval_end(t, &sum, &count);
     return count ? sum / (double)count : 0;
 }
 

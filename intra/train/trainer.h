@@ -30,6 +30,13 @@ struct intra_trainer_config {
     int32_t seq_len; // tokens in a sequence
     // Micro-batches per step and replica: gradients are means over all their targets.
     int32_t accumulate;
+    // Micro-batches have any shape of at most batch x seq_len tokens. For a group: its replicas may
+    // get parts of them.
+    bool varied;
+    // No gradients, no optimiser: parameters stay what the caller makes them (push). They are zero
+    // at first.
+    bool frozen;
+    float weight; // of the gradients; 0: 1
     bool recompute;
     uint64_t seed;                 // of the initial parameters: the same on all clusters
     const struct intra_mesh *mesh; // borrowed; NULL: one rank
@@ -38,7 +45,7 @@ struct intra_trainer_config {
     enum intra_graphs device_graphs;
     // on a device: the storage type; on the CPU: the type of products (kern_cpu_bf16)
     enum kern_type device_type;
-    int32_t soft_k; // on a device: as intra_device_config.soft_k
+    int32_t soft_k; // as intra_device_config.soft_k
     // With a device and a mesh: the same mesh over communicators that take device memory; borrowed.
     const struct intra_mesh *device_mesh;
     size_t device_least; // memory of the smallest device among the ranks; 0: that of `device`
@@ -67,7 +74,7 @@ struct intra_trainer {
     struct intra_trainer_config c;
     struct kern *K; // borrowed
     struct intra_model *model;
-    struct intra_optim *optim;
+    struct intra_optim *optim;   // NULL: frozen
     struct intra_pipe *pipe;     // NULL with one stage
     struct intra_device *device; // c.device, or the processors
     // On a mesh: layout of the whole model; on rank 0, while needed, also its parameters.
@@ -77,9 +84,9 @@ struct intra_trainer {
     // The key of this rank's part of a sealed checkpoint. Borrowed, set by the caller, outlives the
     // trainer. NULL: this rank writes no sealed part.
     const struct neb_vault *vault;
-    float weight; // of the next micro-batches' gradients, 1 at first; ignored with several stages
-    bool resting; // parameters do not change now, and the backend knows it
-    int64_t loss_count; // targets of the step in progress
+    float weight;                   // of the next micro-batches' gradients
+    bool resting;                   // parameters do not change now, and the backend knows it
+    int64_t loss_count, eval_count; // targets of the step, and of the evaluation, in progress
     // (V) Tokens that this replica has seen as input and as target since the job began.
     uint64_t *input_counts, *target_counts;
 };
@@ -91,15 +98,17 @@ NEB_MUST_CHECK enum neb_status intra_trainer_create(const struct intra_trainer_c
 void intra_trainer_destroy(struct intra_trainer **t);
 // tokens, targets: (batch, seq_len)
 void intra_trainer_micro(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets);
-// A micro-batch of another shape (at most batch x seq_len tokens), with prefixes, or with a
-// teacher. Returns the number of targets that count. It does not count tokens, because only the
-// caller knows which of them are padding. Not with several stages.
-int64_t intra_trainer_micro_batch(struct intra_trainer *t, const struct intra_batch *b);
-// Promises that parameters do not change until the next update or evaluation, so that passes may be
-// faster (kern_ops.weights). intra_trainer_micro calls it itself.
-void intra_trainer_freeze_params(struct intra_trainer *t);
-// Only counts the tokens of a micro-batch that another replica trains on. micro counts its own.
-void intra_trainer_count(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets);
+// A micro-batch of another shape (at most batch x seq_len tokens), with prefixes, with a teacher, or
+// with picks (NULL: none), whose results are there after intra_trainer_run. It does not count
+// tokens, because only the caller knows which of them are padding. With several stages a teacher's
+// labels and the picks are borrowed until intra_trainer_run.
+void intra_trainer_micro_batch(struct intra_trainer *t, const struct intra_batch *b,
+                               const struct intra_picks *picks);
+// Makes the passes of the micro-batches so far, if that was not done yet. The update calls it.
+void intra_trainer_run(struct intra_trainer *t);
+// Only counts n tokens, in training data without padding. micro does it itself.
+void intra_trainer_count(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets,
+                         int32_t n);
 void intra_trainer_update(struct intra_trainer *t, struct intra_step_stats *out);
 // Keeps the loss of the first step, and a running mean of the last steps, since a single step is
 // noisy. NAN: none yet. A loss that is not finite changes neither: its step is skipped.
@@ -109,6 +118,14 @@ void intra_loss_add(double *first, double *last, double loss);
 // pass all windows, and the replicas share the work.
 double intra_trainer_eval(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets,
                           int n);
+// The same over batches that the caller passes: begin, batch for each batch of this replica, end.
+// Results of picks are there when batch returns. *loss, *count: sums over all ranks. _end is
+// collective.
+void intra_trainer_eval_begin(struct intra_trainer *t);
+void intra_trainer_eval_batch(struct intra_trainer *t, const struct intra_batch *b,
+                              const struct intra_picks *picks);
+NEB_MUST_CHECK enum neb_status intra_trainer_eval_end(struct intra_trainer *t, double *loss,
+                                                      int64_t *count);
 
 // With a device: pull copies the parameters of tensors with wanted[index] (NULL: all) from it into
 // the model, before the caller reads them. push copies them to it, after the caller changed them.
@@ -168,9 +185,6 @@ NEB_MUST_CHECK enum neb_status intra_model_load_params(const struct intra_ckpt *
 // The checks of load_params without the copy.
 NEB_MUST_CHECK enum neb_status intra_model_check_params(const struct intra_ckpt *c,
                                                         const struct intra_model *m);
-// Tokens that all replicas have seen: (V) each. Collective over the data-parallel ranks.
-NEB_MUST_CHECK enum neb_status intra_trainer_counts(const struct intra_trainer *t, uint64_t *input,
-                                                    uint64_t *target);
 // Everything that the next step depends on, except the data cursor, which the caller keeps. The
 // file does not depend on the mesh: it can be restored on any other. On a mesh both calls are
 // collective: rank 0 writes and reads, w and c are NULL on the other ranks, and all ranks return

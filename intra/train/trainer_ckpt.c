@@ -242,20 +242,20 @@ fail:
 
 // ---- trainers -----------------------------------------------------------------------------------
 
-// Gathers the moments of the whole model on rank 0. Each replica's ranks hold slices of them
-// (optim.h). The gradient arena, which is free between steps, collects the slices, then each tensor
+bool trainer_has_moment(const struct intra_trainer *t, const struct intra_tensor *x, bool second) {
+    return x->trainable && !(second && intra_optim_is_muon(t->optim, x));
+}
+
+// Gathers the moments of the whole model on rank 0. Each replica's ranks hold parts of them
+// (optim.h). The gradient arena, which is free between steps, collects the parts, then each tensor
 // is gathered.
-static enum neb_status gather_moments(const struct intra_trainer *t, const float *part,
-                                      float *whole) {
+static enum neb_status gather_moments(const struct intra_trainer *t, bool second, float *whole) {
     struct intra_model *m = t->model;
-    const struct intra_optim *o = t->optim;
-    enum neb_status st = NEB_OK;
-    memcpy(m->grads + o->at, part, o->n * sizeof *part);
-    if (m->mesh->dp)
-        st = m->mesh->dp->ops->all_gather(m->mesh->dp, m->grads, o->n);
+    intra_optim_spread(t->optim, m, second, m->grads);
+    enum neb_status st = intra_optim_all_gather(t->optim, m->mesh->dp, m->grads);
     for (int32_t i = 0; i < t->whole->n_tensors && st == NEB_OK; i++) {
         const struct intra_tensor *x = &t->whole->tensors[i];
-        if (x->trainable)
+        if (trainer_has_moment(t, x, second))
             st = intra_full_gather(m, x, INTRA_ARENA_GRADS, m->grads,
                                    whole ? whole + x->grad_at : NULL);
     }
@@ -263,8 +263,9 @@ static enum neb_status gather_moments(const struct intra_trainer *t, const float
     return st;
 }
 
-enum neb_status intra_trainer_counts(const struct intra_trainer *t, uint64_t *input,
-                                     uint64_t *target) {
+// Tokens that all replicas have seen: (V) each. Collective over the data-parallel ranks.
+static enum neb_status sum_counts(const struct intra_trainer *t, uint64_t *input,
+                                  uint64_t *target) {
     struct intra_comm *dp = t->c.mesh ? t->c.mesh->dp : NULL;
     size_t V = (size_t)t->c.model.vocab;
     memcpy(input, t->input_counts, V * sizeof *input);
@@ -275,17 +276,37 @@ enum neb_status intra_trainer_counts(const struct intra_trainer *t, uint64_t *in
     return dp->ops->all_reduce(dp, target, V, INTRA_COMM_U64, INTRA_COMM_SUM);
 }
 
+// all: of the whole model, like its gradients. AdamW's are one section. Muon has a section for each
+// tensor, since matrices have no second moment.
+static enum neb_status put_moments(const struct intra_trainer *t, struct intra_ckpt_writer *w,
+                                   const char *which, bool second, const float *all) {
+    const struct intra_model *m = t->whole ? t->whole : t->model;
+    if (t->optim->c.kind == INTRA_OPTIM_ADAMW)
+        return intra_ckpt_add(w, which, INTRA_F32, m->n_all_trainable, 1, all);
+    for (int32_t i = 0; i < m->n_tensors; i++) {
+        const struct intra_tensor *x = &m->tensors[i];
+        char name[INTRA_CKPT_NAME_MAX + 1];
+        snprintf(name, sizeof name, "%s/%s", which, x->name);
+        if (trainer_has_moment(t, x, second))
+            NEB_TRY(intra_ckpt_add(w, name, INTRA_F32, (uint64_t)x->rows, (uint64_t)x->cols,
+                                   all + (t->whole ? x->grad_at : t->optim->moment_at[i])));
+    }
+    return NEB_OK;
+}
+
 static enum neb_status save_rest(const struct intra_trainer *t, struct intra_ckpt_writer *w,
                                  const float *m, const float *v, const uint64_t *input,
                                  const uint64_t *target) {
     const struct intra_optim *o = t->optim;
-    uint64_t steps = (uint64_t)o->t, V = (uint64_t)t->c.model.vocab, n = t->model->n_all_trainable;
+    const char *name = intra_optim_names[o->c.kind];
+    uint64_t steps = (uint64_t)o->t, V = (uint64_t)t->c.model.vocab;
+    NEB_TRY(intra_ckpt_add(w, "optim.name", INTRA_BYTES, strlen(name), 1, name));
     NEB_TRY(intra_ckpt_add(w, "optim.t", INTRA_U64, 1, 1, &steps));
     steps = (uint64_t)o->born;
     NEB_TRY(intra_ckpt_add(w, "optim.born", INTRA_U64, 1, 1, &steps));
     if (m) { // else they are written tensor by tensor
-        NEB_TRY(intra_ckpt_add(w, "optim.m", INTRA_F32, n, 1, m));
-        NEB_TRY(intra_ckpt_add(w, "optim.v", INTRA_F32, n, 1, v));
+        NEB_TRY(put_moments(t, w, "optim.m", false, m));
+        NEB_TRY(put_moments(t, w, "optim.v", true, v));
     }
     NEB_TRY(intra_ckpt_add(w, "optim.gamma", INTRA_F32, (uint64_t)o->n_tensors, 1, o->gamma));
     NEB_TRY(intra_ckpt_add(w, "counts.input", INTRA_U64, V, 1, input));
@@ -338,7 +359,7 @@ static enum neb_status save_split(const struct intra_trainer *t, struct intra_ck
     bool owner = intra_mesh_is_root(t->c.mesh);
     enum neb_status st = make_counts(t, &s);
     NEB_TRY_GOTO(intra_full_agree(t->c.mesh, st), out);
-    NEB_TRY_GOTO(intra_trainer_counts(t, s.input, s.target), out);
+    NEB_TRY_GOTO(sum_counts(t, s.input, s.target), out);
     if (owner)
         st = intra_model_save_config(t->whole, w);
     NEB_TRY_GOTO(intra_full_agree(t->c.mesh, st), out);
@@ -368,7 +389,7 @@ static enum neb_status save_mesh(const struct intra_trainer *t, struct intra_ckp
     bool owner = intra_mesh_is_root(t->c.mesh);
     struct intra_split split;
     NEB_TRY(intra_full_agree(t->c.mesh, pull_all(t)));
-    NEB_TRY(intra_trainer_may_split(t, w, &split));
+    NEB_TRY(intra_split_ask(t->c.mesh->world, w, &split));
     if (split.wanted)
         return save_split(t, w, &split);
     enum neb_status st = make_state(t, &s);
@@ -377,9 +398,9 @@ static enum neb_status save_mesh(const struct intra_trainer *t, struct intra_ckp
         st = intra_model_allocate(whole, false); // kept for the next checkpoint
     NEB_TRY_GOTO(intra_full_agree(t->c.mesh, st), out);
     NEB_TRY_GOTO(trainer_kept(t, intra_full_params(t->model, whole)), out);
-    NEB_TRY_GOTO(trainer_kept(t, gather_moments(t, t->optim->m, s.m)), out);
-    NEB_TRY_GOTO(trainer_kept(t, gather_moments(t, t->optim->v, s.v)), out);
-    NEB_TRY_GOTO(trainer_kept(t, intra_trainer_counts(t, s.input, s.target)), out);
+    NEB_TRY_GOTO(trainer_kept(t, gather_moments(t, false, s.m)), out);
+    NEB_TRY_GOTO(trainer_kept(t, gather_moments(t, true, s.v)), out);
+    NEB_TRY_GOTO(trainer_kept(t, sum_counts(t, s.input, s.target)), out);
     if (owner)
         st = intra_model_save(whole, w);
     if (owner && st == NEB_OK)
@@ -411,6 +432,21 @@ enum neb_status intra_model_same_shape(const struct intra_ckpt *c,
     return same_model(c, &was, is);
 }
 
+static enum neb_status same_optimiser(const struct intra_trainer *t, const struct intra_ckpt *c) {
+    const char *is = intra_optim_names[t->optim->c.kind];
+    const struct intra_ckpt_section *s = intra_ckpt_find(c, "optim.name");
+    const char *was = s ? intra_ckpt_data(c, s) : NULL;
+    if (s && !was)
+        return NEB_ERR_IO;
+    if (!was || s->bytes != strlen(is) || memcmp(was, is, s->bytes) != 0)
+        return neb_fail(NEB_ERR_INVALID,
+                        "%s was written with optim.name: %.*s, the job's is %s. A run keeps its "
+                        "optimiser. To change it, start a new job with init_from",
+                        intra_ckpt_path(c), was ? (int)(s->bytes < 32 ? s->bytes : 32) : 1,
+                        was ? was : "?", is);
+    return NEB_OK;
+}
+
 enum neb_status trainer_same_run(const struct intra_trainer *t, const struct intra_ckpt *c) {
     const struct intra_trainable *is = &t->model->trainable;
     struct intra_model_config mc;
@@ -429,21 +465,21 @@ enum neb_status trainer_same_run(const struct intra_trainer *t, const struct int
                         "%s: the job's `trainable` has changed. A run keeps the values that it "
                         "began with. To change them, start a new job with init_from",
                         intra_ckpt_path(c));
-    return NEB_OK;
+    return same_optimiser(t, c);
 }
 
 // Reads from one section with all moments, or tensor by tensor.
 static enum neb_status read_moments(const struct intra_trainer *t, const struct intra_ckpt *c,
-                                    const char *which, uint64_t n, float *out) {
-    if (intra_ckpt_find(c, which))
-        return intra_ckpt_read(c, which, INTRA_F32, n, 1, out);
+                                    const char *which, bool second, float *out) {
+    if (t->optim->c.kind == INTRA_OPTIM_ADAMW && intra_ckpt_find(c, which))
+        return intra_ckpt_read(c, which, INTRA_F32, t->model->n_all_trainable, 1, out);
     for (int32_t i = 0; i < t->model->n_tensors; i++) {
         const struct intra_tensor *x = &t->model->tensors[i];
         char name[INTRA_CKPT_NAME_MAX + 1];
         snprintf(name, sizeof name, "%s/%s", which, x->name);
-        if (x->trainable)
+        if (trainer_has_moment(t, x, second))
             NEB_TRY(intra_ckpt_read(c, name, INTRA_F32, (uint64_t)x->rows, (uint64_t)x->cols,
-                                    out + x->grad_at));
+                                    out + t->optim->moment_at[i]));
     }
     return NEB_OK;
 }
@@ -470,8 +506,8 @@ enum neb_status intra_trainer_restore(struct intra_trainer *t, const struct intr
     NEB_TRY(trainer_same_run(t, c));
     NEB_TRY(copy_params(c, t->model));
     NEB_TRY(trainer_read_rest(t, c, steps, t->input_counts, t->target_counts));
-    NEB_TRY(read_moments(t, c, "optim.m", t->model->n_all_trainable, o->m));
-    NEB_TRY(read_moments(t, c, "optim.v", t->model->n_all_trainable, o->v));
+    NEB_TRY(read_moments(t, c, "optim.m", false, o->m));
+    NEB_TRY(read_moments(t, c, "optim.v", true, o->v));
     o->t = (int64_t)steps[0];
     o->born = (int64_t)steps[1];
     return trainer_push_all(t);

@@ -69,20 +69,20 @@ static enum neb_status read_moment(const struct passing *p, const char *which,
     return intra_ckpt_read(p->from, name, INTRA_F32, (uint64_t)x->rows, (uint64_t)x->cols, p->room);
 }
 
-// Each replica's ranks hold slices of the moments (optim.h). The gradient arena is free between
+// Each replica's ranks hold parts of the moments (optim.h). The gradient arena is free between
 // steps.
-static enum neb_status spread_moments(struct passing *p, const char *which, float *slice) {
+static enum neb_status spread_moments(struct passing *p, const char *which, bool second) {
     struct intra_trainer *t = p->t;
     struct intra_model *m = t->model;
     for (int32_t i = 0; i < t->whole->n_tensors; i++) {
         const struct intra_tensor *x = &t->whole->tensors[i];
-        if (!x->trainable)
+        if (!trainer_has_moment(t, x, second))
             continue;
         if (p->owner && p->st == NEB_OK)
             p->st = read_moment(p, which, x);
         NEB_TRY(intra_full_scatter(m, x, INTRA_ARENA_GRADS, p->room, m->grads));
     }
-    memcpy(slice, m->grads + t->optim->at, t->optim->n * sizeof *slice);
+    intra_optim_collect(t->optim, m, second, m->grads);
     t->K->ops->zero(t->K, m->grads, m->n_grads * sizeof *m->grads);
     return NEB_OK;
 }
@@ -121,8 +121,8 @@ enum neb_status trainer_restore_mesh(struct intra_trainer *t, const struct intra
     NEB_TRY_GOTO(intra_full_agree(mesh, st), out);
     NEB_TRY_GOTO(spread_rest(&p), out);
     NEB_TRY_GOTO(spread_params(&p), out);
-    NEB_TRY_GOTO(spread_moments(&p, "optim.m", t->optim->m), out);
-    NEB_TRY_GOTO(spread_moments(&p, "optim.v", t->optim->v), out);
+    NEB_TRY_GOTO(spread_moments(&p, "optim.m", false), out);
+    NEB_TRY_GOTO(spread_moments(&p, "optim.v", true), out);
     NEB_TRY_GOTO(intra_full_agree(mesh, p.st), out);
     st = intra_full_agree(mesh, trainer_push_all(t));
 out:

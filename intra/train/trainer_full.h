@@ -10,6 +10,8 @@
 // read_rest: reads all but parameters and moments. steps: the updates made, and the step at which
 // the optimiser's moments began. input, target: (V).
 // push_all: copies host memory to the device, if there is one.
+// x, of the model or of the whole model, has a first (second: a second) moment.
+bool trainer_has_moment(const struct intra_trainer *t, const struct intra_tensor *x, bool second);
 NEB_MUST_CHECK enum neb_status trainer_same_run(const struct intra_trainer *t,
                                                 const struct intra_ckpt *c);
 NEB_MUST_CHECK enum neb_status trainer_read_rest(const struct intra_trainer *t,

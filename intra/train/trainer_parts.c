@@ -8,10 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
-enum neb_status intra_trainer_may_split(const struct intra_trainer *t,
-                                        const struct intra_ckpt_writer *w,
-                                        struct intra_split *out) {
-    struct intra_comm *world = t->c.mesh->world;
+enum neb_status intra_split_ask(struct intra_comm *world, const struct intra_ckpt_writer *w,
+                                struct intra_split *out) {
     const char *path = w ? intra_ckpt_split_path(w) : NULL;
     memset(out, 0, sizeof *out);
     if (path && world->size > 1) {
@@ -34,6 +32,24 @@ void intra_parts_assign(const uint64_t *bytes, int32_t n, const uint64_t *able, 
         load[best] += bytes[i];
         out[i] = best;
     }
+}
+
+enum neb_status intra_parts_find_able(struct intra_comm *world, const char *file, bool sealed,
+                                      bool vault, uint64_t *token, uint64_t *able) {
+    char mark[NEB_PATH_MAX];
+    enum neb_status st = NEB_OK;
+    if (world->rank == 0 && getentropy(token, sizeof *token) != 0)
+        st = neb_fail_errno("cannot read random numbers from the system");
+    NEB_TRY(intra_comm_agree(world, st));
+    NEB_TRY(world->ops->broadcast(world, token, sizeof *token, 0));
+    st = intra_part_path(file, *token, 0, mark, sizeof mark);
+    if (st == NEB_OK && world->rank == 0)
+        st = neb_fs_write(mark, "", 0, 0600);
+    NEB_TRY(intra_comm_agree(world, st));
+    able[world->rank] = neb_fs_exists(mark) && (!sealed || vault || world->rank == 0);
+    NEB_TRY(
+        world->ops->all_reduce(world, able, (size_t)world->size, INTRA_COMM_U64, INTRA_COMM_SUM));
+    return intra_comm_agree(world, world->rank == 0 ? neb_fs_remove(mark) : NEB_OK);
 }
 
 // ---- one save -----------------------------------------------------------------------------------
@@ -66,26 +82,13 @@ static enum neb_status allocate(struct parts *p) {
     p->writer = calloc((size_t)p->world->size, sizeof *p->writer);
     if (!p->owner || !p->bytes || !p->able || !p->load || !p->extra || !p->writer)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for a checkpoint of %zu tensors", n);
-    for (size_t i = 0; i < n; i++) { // with both moments if the tensor is trainable
+    for (size_t i = 0; i < n; i++) { // with its moments
         const struct intra_tensor *x = &whole->tensors[i];
-        p->bytes[i] = intra_tensor_size(x) * sizeof(float) * (x->trainable ? 3 : 1);
+        unsigned arrays =
+            1u + trainer_has_moment(p->t, x, false) + trainer_has_moment(p->t, x, true);
+        p->bytes[i] = intra_tensor_size(x) * sizeof(float) * arrays;
     }
     return NEB_OK;
-}
-
-// Finds the ranks that see the folder: rank 0 leaves an empty file with a random name there, and
-// the other ranks look for it.
-static enum neb_status find_able(struct parts *p, const char *path) {
-    char mark[NEB_PATH_MAX];
-    struct intra_comm *world = p->world;
-    enum neb_status st = intra_part_path(path, p->part.token, 0, mark, sizeof mark);
-    if (st == NEB_OK && world->rank == 0)
-        st = neb_fs_write(mark, "", 0, 0600);
-    NEB_TRY(intra_full_agree(p->t->c.mesh, st));
-    p->able[world->rank] = neb_fs_exists(mark) && (!p->sealed || p->t->vault || !world->rank);
-    NEB_TRY(world->ops->all_reduce(world, p->able, (size_t)world->size, INTRA_COMM_U64,
-                                   INTRA_COMM_SUM));
-    return intra_full_agree(p->t->c.mesh, world->rank == 0 ? neb_fs_remove(mark) : NEB_OK);
 }
 
 // Each rank writes its own `extra` if it can write; tensors go to the rank that writes least so
@@ -158,13 +161,14 @@ static enum neb_status begin_part(struct parts *p, struct intra_ckpt_writer *w, 
 
 // Gathers all tensors of one arena, each on the rank that writes it. A rank that cannot write still
 // takes part; its status is exchanged at the end.
+// `second`: of moments, which they are.
 static enum neb_status put_all(struct parts *p, enum intra_arena kind, const float *arena,
-                               const char *prefix, enum neb_status *written) {
+                               bool second, const char *prefix, enum neb_status *written) {
     const struct intra_model *whole = p->t->whole;
     for (int32_t i = 0; i < whole->n_tensors; i++) {
         const struct intra_tensor *x = &whole->tensors[i];
         char name[INTRA_CKPT_NAME_MAX + 1];
-        if (kind == INTRA_ARENA_GRADS && !x->trainable)
+        if (kind == INTRA_ARENA_GRADS && !trainer_has_moment(p->t, x, second))
             continue;
         NEB_TRY(intra_full_gather_at(p->t->model, x, kind, arena, p->owner[i], p->room));
         if (p->owner[i] != p->world->rank || *written != NEB_OK)
@@ -176,18 +180,16 @@ static enum neb_status put_all(struct parts *p, enum intra_arena kind, const flo
     return NEB_OK;
 }
 
-// Each replica's ranks hold slices of the moments (optim.h). The gradient arena, which is free
+// Each replica's ranks hold parts of the moments (optim.h). The gradient arena, which is free
 // between steps, collects them.
-static enum neb_status put_moments(struct parts *p, const float *slice, const char *prefix,
+static enum neb_status put_moments(struct parts *p, bool second, const char *prefix,
                                    enum neb_status *written) {
     const struct intra_trainer *t = p->t;
-    const struct intra_optim *o = t->optim;
     struct intra_model *m = t->model;
-    struct intra_comm *dp = m->mesh->dp;
-    memcpy(m->grads + o->at, slice, o->n * sizeof *slice);
-    enum neb_status st = dp ? dp->ops->all_gather(dp, m->grads, o->n) : NEB_OK;
+    intra_optim_spread(t->optim, m, second, m->grads);
+    enum neb_status st = intra_optim_all_gather(t->optim, m->mesh->dp, m->grads);
     if (st == NEB_OK)
-        st = put_all(p, INTRA_ARENA_GRADS, m->grads, prefix, written);
+        st = put_all(p, INTRA_ARENA_GRADS, m->grads, second, prefix, written);
     t->K->ops->zero(t->K, m->grads, m->n_grads * sizeof *m->grads);
     return st;
 }
@@ -195,9 +197,9 @@ static enum neb_status put_moments(struct parts *p, const float *slice, const ch
 // The returned status is that of the collectives. *written is this rank's status of writing.
 static enum neb_status put_tensors(struct parts *p, enum neb_status *written) {
     const struct intra_trainer *t = p->t;
-    NEB_TRY(put_all(p, INTRA_ARENA_PARAMS, t->model->params, "", written));
-    NEB_TRY(put_moments(p, t->optim->m, "optim.m/", written));
-    NEB_TRY(put_moments(p, t->optim->v, "optim.v/", written));
+    NEB_TRY(put_all(p, INTRA_ARENA_PARAMS, t->model->params, false, "", written));
+    NEB_TRY(put_moments(p, false, "optim.m/", written));
+    NEB_TRY(put_moments(p, true, "optim.v/", written));
     if (t->extra)
         NEB_TRY(t->extra->put(t->extra->user, p->writer, p->out, written));
     if (p->part.number && !p->aside && *written == NEB_OK)
@@ -221,11 +223,10 @@ enum neb_status intra_trainer_save_parts(const struct intra_trainer *t, struct i
         NEB_TRY_GOTO(count(&p, w), out);
     if (!path[0])
         goto out;
-    if (st == NEB_OK && getentropy(&p.part.token, sizeof p.part.token) != 0)
-        st = neb_fail_errno("cannot read random numbers from the system");
     NEB_TRY_GOTO(intra_full_agree(mesh, st), out);
-    NEB_TRY_GOTO(p.world->ops->broadcast(p.world, &p.part.token, sizeof p.part.token, 0), out);
-    NEB_TRY_GOTO(find_able(&p, path), out);
+    NEB_TRY_GOTO(
+        intra_parts_find_able(p.world, path, p.sealed, t->vault != NULL, &p.part.token, p.able),
+        out);
     deal(&p);
     NEB_TRY_GOTO(intra_full_agree(mesh, begin_part(&p, w, path)), out);
     enum neb_status written = NEB_OK;

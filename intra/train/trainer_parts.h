@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A mesh's checkpoint, written by all its ranks. One rank writes each tensor of the whole model,
-// with its moments, in canonical layout (checkpoint_parts.h). Internal to intra/train.
+// with its moments, in canonical layout (checkpoint_parts.h). Internal to intra/train, but for
+// intra_split_ask and intra_parts_find_able, which libnebula uses too.
 #ifndef INTRA_TRAINER_PARTS_H
 #define INTRA_TRAINER_PARTS_H
 #include "intra/ckpt/checkpoint_saver.h"
@@ -13,9 +14,9 @@ struct intra_split {
     bool sealed;             // the parts are sealed too: a rank without a vault writes none
     char path[NEB_PATH_MAX]; // "" while only counting what rank 0 will write
 };
-NEB_MUST_CHECK enum neb_status intra_trainer_may_split(const struct intra_trainer *t,
-                                                       const struct intra_ckpt_writer *w,
-                                                       struct intra_split *out);
+NEB_MUST_CHECK enum neb_status intra_split_ask(struct intra_comm *world,
+                                               const struct intra_ckpt_writer *w,
+                                               struct intra_split *out);
 // Writes tensors, moments and `extra` (trainer.h): into parts on the other ranks, and into w on
 // rank 0 (w is NULL elsewhere), with a note that lists the parts. On return the parts are durable.
 // Parts written aside are durable once rank 0's file is, because its writer waits for them. A
@@ -24,6 +25,13 @@ NEB_MUST_CHECK enum neb_status intra_trainer_may_split(const struct intra_traine
 NEB_MUST_CHECK enum neb_status intra_trainer_save_parts(const struct intra_trainer *t,
                                                         struct intra_ckpt_writer *w,
                                                         const struct intra_split *split);
+
+// Finds the ranks that see the folder of `file` and can write there: rank 0 leaves an empty file
+// with a random name, and the others look for it. sealed: a rank without a vault cannot write, but
+// for rank 0. *token: the random name, the same on all ranks. able: (ranks), zeroed. Collective.
+NEB_MUST_CHECK enum neb_status intra_parts_find_able(struct intra_comm *world, const char *file,
+                                                     bool sealed, bool vault, uint64_t *token,
+                                                     uint64_t *able);
 
 // Decides which rank writes each thing. In turn, each thing goes to the rank with the smallest load
 // among those that can write. All ranks get the same result. bytes, out: (n). able: (ranks),

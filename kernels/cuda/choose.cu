@@ -141,7 +141,7 @@ struct label_args {
     int n_vocab, ld, k, id_bits;
     float rate; // 1 / temperature
     int32_t *ids;
-    float *logp, *tail;
+    float *logp, *tail, *log_sums;
 };
 
 __device__ static inline uint64_t distance_of(float x, int id, int id_bits) {
@@ -284,11 +284,14 @@ __global__ void __launch_bounds__(THREADS) label_rows(const float *logits, struc
     }
     if (lane == 0)
         a.tail[row] = fmaxf(rest / (named + rest), 0.0f); // 0 if there are NaNs
+    if (lane == 0 && a.log_sums)
+        a.log_sums[row] = base * a.rate + less;
 }
 
 cudaError_t kern_cu_label_rows(const float *z, int n, int V, int ld, int k, float temperature,
-                               int32_t *ids, float *logp, float *tail, cudaStream_t s) {
-    struct label_args a = {V, ld, k, 0, 1 / temperature, ids, logp, tail};
+                               int32_t *ids, float *logp, float *tail, float *log_sums,
+                               cudaStream_t s) {
+    struct label_args a = {V, ld, k, 0, 1 / temperature, ids, logp, tail, log_sums};
     if (n == 0)
         return cudaSuccess;
     if (k < 1 || k > KERN_SOFT_K_MAX || k > V)

@@ -177,6 +177,30 @@ static enum neb_status finish(struct kern *D) {
 }
 static void *queue(struct kern *D) { return of(D)->s; }
 
+// ---- a device that is shared with another program's code
+
+static void join(struct kern *D, cudaStream_t waits, cudaStream_t other) {
+    NEB_ASSERT(!recording(D));
+    if (broken(D))
+        return;
+    keep(D, cudaEventRecord(of(D)->joint, other), "marking a place in a stream");
+    if (!broken(D))
+        keep(D, cudaStreamWaitEvent(waits, of(D)->joint, 0), "letting a stream wait");
+}
+static void after(struct kern *D, void *theirs) { join(D, of(D)->s, theirs); }
+static void before(struct kern *D, void *theirs) { join(D, theirs, of(D)->s); }
+static int enter(struct kern *D) {
+    int was = D->index;
+    keep(D, cudaGetDevice(&was), "asking for the current device");
+    if (was != D->index)
+        keep(D, cudaSetDevice(D->index), "changing the current device");
+    return was;
+}
+static void leave(struct kern *D, int was) {
+    if (was != D->index)
+        keep(D, cudaSetDevice(was), "changing the current device");
+}
+
 // ---- graphs (record.h)
 
 static void record(struct kern *D) {
@@ -451,7 +475,8 @@ static void label_rows(struct kern *D, enum kern_type t, const struct kern_rows 
         size_t at = (size_t)from * (size_t)k;
         RUN(D, "soft labels",
             kern_cu_label_rows(r->logits, n, r->V, kern_logits_ld(r->V), k, temperature, ids + at,
-                               logp + at, tail + from, of(D)->s));
+                               logp + at, tail + from, r->log_sums ? r->log_sums + from : NULL,
+                               of(D)->s));
     }
 }
 
@@ -463,6 +488,13 @@ static void sumsq(struct kern *D, const struct kern_chunk *chunks, int n_chunks,
 }
 static void adamw(struct kern *D, enum kern_type t, const struct kern_update *a) {
     RUN(D, "AdamW", kern_cu_adamw(t, a, of(D)->s));
+}
+static void normalise(struct kern *D, enum kern_type t, void *x, int ldx, const float *g, int rows,
+                      int cols, const double *sumsq) {
+    RUN(D, "normalise", kern_cu_normalise(t, x, ldx, g, rows, cols, sumsq, of(D)->s));
+}
+static void matrix_step(struct kern *D, enum kern_type t, const struct kern_matrix_step *a) {
+    RUN(D, "Muon", kern_cu_matrix_step(t, a, of(D)->s));
 }
 static void scale(struct kern *D, float *y, float a, size_t n) {
     RUN(D, "scale", kern_cu_scale(y, a, n, of(D)->s));
@@ -527,6 +559,15 @@ static void scatter(struct kern *D, float *out, size_t n, const uint32_t *at, co
     RUN(D, "decoding", kern_cu_scatter(out, n, at, x, m, of(D)->s));
 }
 
+static void piece_read(struct kern *D, float *unit, const float *shadow,
+                       const struct kern_piece *p) {
+    RUN(D, "reading a part of a tensor", kern_cu_piece_read(unit, shadow, p, of(D)->s));
+}
+static void piece_write(struct kern *D, const struct kern_piece *p, const float *unit,
+                        float *shadow) {
+    RUN(D, "writing a part of a tensor", kern_cu_piece_write(p, unit, shadow, of(D)->s));
+}
+
 static void destroy(struct kern *D) {
     struct cuda *c = of(D);
     if (c->s)
@@ -537,6 +578,8 @@ static void destroy(struct kern *D) {
     for (int i = 0; i < KERN_MARKS; i++)
         if (c->marks[i])
             (void)cudaEventDestroy(c->marks[i]);
+    if (c->joint)
+        (void)cudaEventDestroy(c->joint);
     if (c->s)
         (void)cudaStreamDestroy(c->s);
     free(c);
@@ -586,6 +629,8 @@ const struct kern_ops kern_cu_ops = {
     .label_rows = label_rows,
     .sumsq = sumsq,
     .adamw = adamw,
+    .normalise = normalise,
+    .matrix_step = matrix_step,
     .scale = scale,
     .add = add,
     .exact_add_rows = exact_add_rows,
@@ -602,5 +647,11 @@ const struct kern_ops kern_cu_ops = {
     .bf16_join = bf16_join,
     .topk = topk,
     .scatter = scatter,
+    .piece_read = piece_read,
+    .piece_write = piece_write,
+    .after = after,
+    .before = before,
+    .enter = enter,
+    .leave = leave,
     .destroy = destroy,
 };

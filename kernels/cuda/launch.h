@@ -90,13 +90,17 @@ cudaError_t kern_cu_rtd(enum kern_type t, const struct kern_rtd *h, float *scrat
 cudaError_t kern_cu_sample_rows(const float *z, int n, int V, int ld, const double *u, int32_t *ids,
                                 cudaStream_t s);
 cudaError_t kern_cu_label_rows(const float *z, int n, int V, int ld, int k, float temperature,
-                               int32_t *ids, float *logp, float *tail, cudaStream_t s);
+                               int32_t *ids, float *logp, float *tail, float *log_sums,
+                               cudaStream_t s);
 
 // ---- optim.cu
 cudaError_t kern_cu_sumsq(const struct kern_chunk *chunks, int n_chunks, const int32_t *first,
                           int tensors, const float *grads, double *sums, double *partial,
                           cudaStream_t s); // partial (n_chunks): scratch
 cudaError_t kern_cu_adamw(enum kern_type t, const struct kern_update *a, cudaStream_t s);
+cudaError_t kern_cu_normalise(enum kern_type t, void *x, int ldx, const float *g, int rows,
+                              int cols, const double *sumsq, cudaStream_t s);
+cudaError_t kern_cu_matrix_step(enum kern_type t, const struct kern_matrix_step *a, cudaStream_t s);
 cudaError_t kern_cu_scale(float *y, float a, size_t n, cudaStream_t s);
 cudaError_t kern_cu_add(float *y, const float *x, size_t n, cudaStream_t s);
 
@@ -126,6 +130,11 @@ cudaError_t kern_cu_bf16_split(uint8_t *high, uint8_t *low, const float *x, size
                                cudaStream_t s);
 cudaError_t kern_cu_bf16_join(float *out, const uint8_t *high, const uint8_t *low, size_t n,
                               cudaStream_t s);
+// ---- exact_pieces.cu: compiled likewise
+cudaError_t kern_cu_piece_read(float *unit, const float *shadow, const struct kern_piece *p,
+                               cudaStream_t s);
+cudaError_t kern_cu_piece_write(const struct kern_piece *p, const float *unit, float *shadow,
+                                cudaStream_t s);
 // ---- topk.cu
 cudaError_t kern_cu_topk(uint16_t *idx, float *values, const float *x, size_t n, uint32_t chunk,
                          uint32_t k, uint32_t k_last, cudaStream_t s);

@@ -15,6 +15,8 @@ static enum neb_status set_up(struct cuda *c, const char **wrong) {
     for (int i = 0; i < KERN_MARKS && e == cudaSuccess; i++)
         e = cudaEventCreateWithFlags(&c->marks[i], 0);
     if (e == cudaSuccess)
+        e = cudaEventCreateWithFlags(&c->joint, cudaEventDisableTiming);
+    if (e == cudaSuccess)
         return kern_cu_gemm_create(&c->gemm, wrong);
     *wrong = cudaGetErrorString(e);
     return status_of(e);
@@ -88,4 +90,15 @@ enum neb_status kern_cuda_open(int version, int index, struct kern **out, char *
              p.name, wrong);
     kern_cu_ops.destroy(D);
     return st;
+}
+
+kern_device_finder kern_cuda_find;
+bool kern_cuda_find(const void *p, int *index, int *current) {
+    struct cudaPointerAttributes a;
+    bool found = cudaPointerGetAttributes(&a, p) == cudaSuccess &&
+                 (a.type == cudaMemoryTypeDevice || a.type == cudaMemoryTypeManaged) &&
+                 cudaGetDevice(current) == cudaSuccess;
+    (void)cudaGetLastError(); // otherwise the next launch would report an error
+    *index = found ? a.device : -1;
+    return found;
 }

@@ -58,14 +58,33 @@ struct adamw_args {
     const struct kern_chunk *chunks;
     const float *factors;
     float *params, *grads, *m, *v;
-    size_t moments_at;
 };
+
+// The chunk of a matrix of Muon (kern_chunk.momentum).
+template <int V>
+__device__ static inline void momentum_part(const struct adamw_args &a,
+                                            const struct kern_chunk &k) {
+    float factor = a.factors[k.tensor], b = a.c.momentum;
+    for (uint32_t i = threadIdx.x * V; i + V <= k.n; i += THREADS * V) {
+        float g[V], m[V];
+        load<float, V>(g, a.grads + k.grad_at + i);
+        load<float, V>(m, a.m + k.moment_at + i);
+#pragma unroll
+        for (int e = 0; e < V; e++) {
+            float x = (1.0f - b) * (g[e] * factor);
+            m[e] = b * m[e] + x;
+            g[e] = b * m[e] + x;
+        }
+        store<float, V>(a.grads + k.grad_at + i, g);
+        store<float, V>(a.m + k.moment_at + i, m);
+    }
+}
 
 template <class T, int V>
 __device__ static inline void adamw_part(const struct adamw_args &a, T *working,
                                          const struct kern_chunk &k) {
     float factor = a.factors[k.tensor], decay = k.decay ? a.c.weight_decay : 0.0f;
-    size_t at = k.grad_at - a.moments_at;
+    size_t at = k.moment_at;
     for (uint32_t i = threadIdx.x * V; i + V <= k.n; i += THREADS * V) {
         float p[V], g[V], m[V], v[V], zero[V] = {0};
         load<float, V>(p, a.params + k.param_at + i);
@@ -91,24 +110,69 @@ __device__ static inline void adamw_part(const struct adamw_args &a, T *working,
 
 template <class T> __global__ void adamw(struct adamw_args a, T *working) {
     struct kern_chunk k = a.chunks[blockIdx.x];
-    if ((k.param_at | k.grad_at | k.n) % 4 == 0) // the arenas are aligned
+    bool wide = (k.param_at | k.grad_at | k.moment_at | k.n) % 4 == 0; // the arenas are aligned
+    if (k.momentum && wide)
+        momentum_part<4>(a, k);
+    else if (k.momentum)
+        momentum_part<1>(a, k);
+    else if (wide)
         adamw_part<T, 4>(a, working, k);
     else
         adamw_part<T, 1>(a, working, k);
 }
 
 cudaError_t kern_cu_adamw(enum kern_type t, const struct kern_update *a, cudaStream_t s) {
-    struct adamw_args args = {a->c,     a->chunks, a->factors, a->params,
-                              a->grads, a->m,      a->v,       a->moments_at};
+    struct adamw_args args = {a->c, a->chunks, a->factors, a->params, a->grads, a->m, a->v};
     if (a->n_chunks == 0)
         return cudaSuccess;
-    if (a->moments_at % 4 || !aligned_to(a->params, 16) || !aligned_to(a->grads, 16) ||
-        !aligned_to(a->m, 16) || !aligned_to(a->v, 16) || !aligned_to((char *)a->working, 16))
+    if (!aligned_to(a->params, 16) || !aligned_to(a->grads, 16) || !aligned_to(a->m, 16) ||
+        !aligned_to(a->v, 16) || !aligned_to((char *)a->working, 16))
         return cudaErrorInvalidValue;
     if (t == KERN_BF16)
         KERN_LAUNCH(adamw<bf16>, (unsigned)a->n_chunks, THREADS, 0, s, args, (bf16 *)a->working);
     else
         KERN_LAUNCH(adamw<float>, (unsigned)a->n_chunks, THREADS, 0, s, args, (float *)a->working);
+    return cudaGetLastError();
+}
+
+// A block takes one row.
+template <class T>
+__global__ void normalise(T *x, int ldx, const float *g, int cols, const double *sumsq) {
+    float by = (float)(1.0 / (sqrt(*sumsq) + 1e-7));
+    const float *from = g + (size_t)blockIdx.x * cols;
+    T *to = x + (size_t)blockIdx.x * ldx;
+    for (int j = (int)threadIdx.x; j < cols; j += THREADS)
+        to[j] = Narrow<T>::of(from[j] * by);
+}
+
+template <class T> __global__ void matrix_step(struct kern_matrix_step s) {
+    float keep = s.rate[0], step = s.rate[1] * s.scale;
+    const T *x = (const T *)s.x + (size_t)blockIdx.x * s.ldx;
+    size_t at = (size_t)blockIdx.x * s.cols;
+    for (int j = (int)threadIdx.x; j < s.cols; j += THREADS) {
+        float p = keep * s.p[at + j] - step * wide(x[j]);
+        s.p[at + j] = p;
+        if (s.working)
+            ((T *)s.working)[at + j] = Narrow<T>::of(p);
+    }
+}
+
+cudaError_t kern_cu_normalise(enum kern_type t, void *x, int ldx, const float *g, int rows,
+                              int cols, const double *sumsq, cudaStream_t s) {
+    if (t == KERN_BF16)
+        KERN_LAUNCH(normalise<bf16>, (unsigned)rows, THREADS, 0, s, (bf16 *)x, ldx, g, cols, sumsq);
+    else
+        KERN_LAUNCH(normalise<float>, (unsigned)rows, THREADS, 0, s, (float *)x, ldx, g, cols,
+                    sumsq);
+    return cudaGetLastError();
+}
+
+cudaError_t kern_cu_matrix_step(enum kern_type t, const struct kern_matrix_step *a,
+                                cudaStream_t s) {
+    if (t == KERN_BF16)
+        KERN_LAUNCH(matrix_step<bf16>, (unsigned)a->rows, THREADS, 0, s, *a);
+    else
+        KERN_LAUNCH(matrix_step<float>, (unsigned)a->rows, THREADS, 0, s, *a);
     return cudaGetLastError();
 }
 

@@ -8,7 +8,7 @@
 struct cuda {
     cudaStream_t s;
     bool hopper; // attention by attn_wgmma.cu: compute capability 9.0
-    cudaEvent_t marks[KERN_MARKS];
+    cudaEvent_t marks[KERN_MARKS], joint; // joint: of after and before
     struct kern_cu_gemm *gemm;
     void *scratch; // for one op at a time; grows
     size_t scratch_bytes;

@@ -179,7 +179,6 @@ static struct subject *make_attached(void) {
     assert_non_null(n->counters = calloc(counters, sizeof *n->counters));
     assert_non_null(n->sum = calloc(counters, sizeof *n->sum));
     assert_int_equal(kern_pool_create(1, &n->pool), NEB_OK);
-    assert_int_equal(lib_copy_create(&n->copy), NEB_OK);
     assert_int_equal(intra_model_layout(&c.model, &c.trainable, &n->model), NEB_OK);
     assert_non_null(s->memory = calloc((size_t)n->model->n_tensors, sizeof *s->memory));
     for (int32_t i = 0; nebula_tensor_at(n, i, &t) == NEBULA_OK; i++) {

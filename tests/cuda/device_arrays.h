@@ -54,6 +54,7 @@ void collect(struct run *r); // reads all arrays back from the device
 
 // ---- device_heads.c ----
 void op_distill(struct run *r);
+void op_vocab_soft(struct run *r);
 void op_rtd(struct run *r);
 void op_sample(struct run *r);
 void op_labels(struct run *r);

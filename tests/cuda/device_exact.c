@@ -4,8 +4,10 @@
 // and inf - inf follows: NaNs must be in the same places, but may have other bits
 // (kernels/exact.h).
 #include "agent/base/rng.h"
+#include "kernels/half.h"
 #include "kernels/quant.h"
 #include "tests/cuda/device_case.h"
+#include "tests/quant_reference.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -172,12 +174,12 @@ static void blocks(struct bits *b, size_t n, uint32_t block, int levels, bool ha
     for (size_t at = 0, k = 0; at < n; at += block, k++) {
         size_t len = n - at < block ? n - at : block;
         scales[k] = kern_scale_code(step_of(x + at, len, levels), top);
-        kern_quantise(codes + at, x + at, kern_scale_value(scales[k], top), levels, len);
+        reference_quantise(codes + at, x + at, kern_scale_value(scales[k], top), levels, len);
         kern_dequantise(back + at, codes + at, kern_scale_value(scales[k], top), len);
     }
     kern_exact_leave(csr);
     if (four)
-        kern_pack4(packed, codes, n);
+        reference_pack4(packed, codes, n);
     else
         memcpy(packed, codes, n);
     uint32_t max_bits;
@@ -260,8 +262,65 @@ static void topk(struct bits *b, size_t n, uint32_t chunk, uint32_t k, int kind)
     same_floats(b, "its decoding", n, sparse, dout, n);
 }
 
+// A part of a tensor of 5 x 7 x 6 with gaps between its elements, and a unit that begins in a row.
+// n: of the unit. how: enum kern_stored.
+static void pieces(struct bits *b, size_t n, enum kern_stored stored, bool shadowed) {
+    enum { GAP = 3, ROW = 20, PLANE = 97, ROOM = 3 * PLANE };
+    struct kern_piece p = {.dims = 3,
+                           .shape = {5, 7, 6},
+                           .at = {1, 2, 0},
+                           .extent = {3, 4, 5},
+                           .stride = {PLANE, ROW, GAP},
+                           .stored = stored,
+                           .first = 40,
+                           .n = n};
+    size_t each = stored == KERN_STORED_F32 ? 4 : 2, bytes = n * sizeof(float);
+    float *x = values(b, ROOM, false), *unit = values(b, n, false), *shadow = values(b, n, false);
+    uint16_t *half = host(b, ROOM * sizeof *half);
+    for (size_t i = 0; i < ROOM; i++)
+        half[i] = stored == KERN_STORED_BF16 ? kern_bf16_of_f32(x[i]) : kern_f16_of_f32(x[i]);
+    void *memory = stored == KERN_STORED_F32 ? (void *)x : (void *)half;
+    p.data = device(b, memory, ROOM * each);
+    void *du = device(b, unit, bytes), *ds = device(b, shadow, bytes);
+    for (int write = 0; write < 2; write++) {
+        for (size_t i = 0; i < n; i++) {
+            int64_t e = p.first + (int64_t)i, c[] = {e / 42 - 1, e / 6 % 7 - 2, e % 6};
+            size_t at = (size_t)(c[0] * PLANE + c[1] * ROW + c[2] * GAP);
+            bool bf16 = stored == KERN_STORED_BF16;
+            if (c[0] < 0 || c[0] >= 3 || c[1] < 0 || c[1] >= 4 || c[2] >= 5)
+                continue;
+            if (write && stored == KERN_STORED_F32)
+                x[at] = unit[i];
+            else if (write)
+                half[at] = bf16 ? kern_bf16_of_f32(unit[i]) : kern_f16_of_f32(unit[i]);
+            if (write && stored != KERN_STORED_F32 && shadowed)
+                shadow[i] = unit[i];
+            if (write)
+                continue;
+            if (stored == KERN_STORED_F32) {
+                unit[i] = x[at];
+                continue;
+            }
+            float s = shadow[i], v = bf16 ? kern_f32_of_bf16(half[at]) : kern_f32_of_f16(half[at]),
+                  was = bf16 ? kern_f32_of_bf16(kern_bf16_of_f32(s))
+                             : kern_f32_of_f16(kern_f16_of_f32(s));
+            unit[i] = !shadowed ? v : v == was ? s : s + (v - was);
+        }
+        if (write)
+            b->D->ops->piece_write(b->D, &p, du, shadowed ? ds : NULL);
+        else
+            b->D->ops->piece_read(b->D, du, shadowed ? ds : NULL, &p);
+        same_floats(b, write ? "a written unit" : "a read unit", n, unit, du, n);
+        same(b, "the part", n, memory, p.data, ROOM * each);
+        same_floats(b, "the shadow", n, shadow, ds, n);
+        for (size_t i = 0; i < n; i++)
+            unit[i] = unit[i] * 1.5f;
+        b->D->ops->upload(b->D, du, unit, bytes);
+    }
+}
+
 struct exact_case {
-    enum { OPS, PART, BLOCKS, PLANES, TOPK } what;
+    enum { OPS, PART, BLOCKS, PLANES, TOPK, PIECES } what;
     size_t n;
     bool hard;
     uint32_t block, k; // of topk: chunk, entries of one chunk
@@ -278,11 +337,12 @@ static void run(void *ctx) {
     case BLOCKS: blocks(b, c->n, c->block, c->how, c->hard); break;
     case PLANES: bf16_planes(b, c->n); break;
     case TOPK: topk(b, c->n, c->block, c->k, c->how); break;
+    case PIECES: pieces(b, c->n, (enum kern_stored)c->how, c->hard); break;
     }
 }
 static void one(struct bits *b, struct device_checks *all, struct exact_case c) {
-    static const char *const names[] = {"the exact path", "a part of arrays", "blocks",
-                                        "bf16 planes", "topk"};
+    static const char *const names[] = {
+        "the exact path", "a part of arrays", "blocks", "bf16 planes", "topk", "pieces"};
     if (!device_case_due(all))
         return;
     // the same values for every first case
@@ -338,6 +398,8 @@ int device_exact_run(struct device_checks *c, int *n) {
             ONE(.what = PART, .n = size, .at = at, .apart = 3);
         }
     ONE(.what = PART, .n = 2077, .at = 3);
+    for (int kind = 0; kind < 6; kind++)
+        ONE(.what = PIECES, .n = 150, .how = kind % 3, .hard = kind > 2);
     if (c->large) {
         ONE(.what = OPS, .n = (3 << 20) + 5, .hard = true);
         BLOCKS_OF((3 << 20) + 5, 128, 6, true);

@@ -116,6 +116,69 @@ void op_distill(struct run *r) { // n d V ignored(%) frozen rows learn k
     verdict(r, (float)sum_of(r, total), (float)want);
 }
 
+// The three steps of one rank's columns with a teacher. The sums of all ranks are those of this one.
+void op_vocab_soft(struct run *r) { // n columns V row0 learn k
+    const int *d = r->d;
+    size_t n = (size_t)d[0], ld = (size_t)kern_logits_ld(d[1]), k = (size_t)d[5];
+    int32_t *t = ids(r, d[0], d[2]), *named = device_case_host(&r->k, n * k * sizeof *named);
+    for (size_t i = 0; i < n; i++) // else no row of a small part has its target here
+        t[i] = i % 4 == 3 ? KERN_IGNORE : i % 2 ? t[i] : d[3] + (int32_t)i % d[1];
+    struct array *logp = array(r, KERN_F32, n * k, false), *tail = array(r, KERN_F32, n, false);
+    teach(r, (int)k, d[2], named, logp->host, tail->host, n, t);
+    for (size_t i = 3; i < n; i += 4) // rows without a target must not be read
+        named[i * k] = -7;
+    to_device(r, logp);
+    to_device(r, tail);
+    r->shift = 0;
+    struct array *z = added(r, r->t, n * ld), *losses = written(r, KERN_F32, n),
+                 *max = written(r, KERN_F32, n), *targets = ints(r, t, n), *by = number(r, 0.7f),
+                 *on = ints(r, named, n * k), *total = sum_from(r, 3),
+                 *sums = array(r, KERN_F32, 2 * KERN_VOCAB_SOFT * n, false);
+    const float host_by = 0.7f;
+    double want = 3, *host_sums = device_case_host(&r->k, KERN_VOCAB_SOFT * n * sizeof *host_sums);
+    to_device(r, sums);
+    for (size_t i = 0; i < n * ld; i++) // values beyond the columns must not matter
+        z->host[i] = i % ld < (size_t)d[1] ? round_to(r->t, 3 * z->host[i]) : 0;
+    to_device(r, z);
+    struct kern_soft soft = {.k = (int)k,
+                             .lambda = 0.6f,
+                             .temperature = k % 2 ? 2.5f : 1,
+                             .ids = named,
+                             .logp = logp->host,
+                             .tail = tail->host};
+    struct kern_vocab v = {.logits = z->host,
+                           .n = d[0],
+                           .V = d[1],
+                           .targets = t,
+                           .row0 = d[3],
+                           .max = max->host,
+                           .sums = host_sums,
+                           .soft = &soft,
+                           .grad_scale = &host_by,
+                           .learn = d[4] != 0,
+                           .losses = losses->host,
+                           .total = &want};
+    r->ref->ops->vocab_max(r->ref, KERN_F32, &v);
+    r->ref->ops->vocab_sum(r->ref, KERN_F32, &v);
+    r->ref->ops->vocab_loss(r->ref, KERN_F32, &v);
+    for (size_t i = 0; v.learn && i < n * ld; i++)
+        z->host[i] = i % ld < (size_t)d[1] ? round_to(r->t, z->host[i]) : 0;
+    v.logits = dev(z);
+    v.targets = dev(targets);
+    v.max = dev(max);
+    v.sums = dev(sums);
+    v.grad_scale = dev(by);
+    v.losses = dev(losses);
+    v.total = dev(total);
+    soft.ids = dev(on);
+    soft.logp = dev(logp);
+    soft.tail = dev(tail);
+    r->D->ops->vocab_max(r->D, r->t, &v);
+    r->D->ops->vocab_sum(r->D, r->t, &v);
+    r->D->ops->vocab_loss(r->D, r->t, &v);
+    verdict(r, (float)sum_of(r, total), (float)want);
+}
+
 void op_rtd(struct run *r) { // n d ignored(%) frozen learn size
     const int *d = r->d;
     size_t n = (size_t)d[0], width = (size_t)d[1];

@@ -460,9 +460,11 @@ static void op_update(struct run *r) { // tensors size unaligned part
             chunks[n_chunks++] = (struct kern_chunk){
                 .param_at = n + at + (d[2] ? 1 : 0),
                 .grad_at = n + at,
+                .moment_at = n + at - (d[3] ? (size_t)d[1] : 0),
                 .n = (uint32_t)(sizes[i] - at < KERN_CHUNK ? sizes[i] - at : KERN_CHUNK),
                 .tensor = i,
-                .decay = i % 2 == 0};
+                .decay = i % 2 == 0,
+                .momentum = i % 3 == 1};
         n += sizes[i];
     }
     first[d[0]] = n_chunks;
@@ -483,7 +485,8 @@ static void op_update(struct run *r) { // tensors size unaligned part
                            .eps = 1e-8f,
                            .weight_decay = 0.1f,
                            .bias1 = 1 - 0.9f * 0.9f,
-                           .bias2 = 1 - 0.95f * 0.95f};
+                           .bias2 = 1 - 0.95f * 0.95f,
+                           .momentum = 0.9f};
     double got[T_MAX];
     memset(sums->host, 0, 2 * T_MAX * sizeof(float));
     to_device(r, sums);
@@ -503,7 +506,6 @@ static void op_update(struct run *r) { // tensors size unaligned part
     struct kern_update host = {.c = c,
                                .chunks = chunks + skipped,
                                .n_chunks = n_chunks - skipped,
-                               .moments_at = from,
                                .factors = factors->host,
                                .params = p->host,
                                .grads = g->host,
@@ -520,8 +522,39 @@ static void op_update(struct run *r) { // tensors size unaligned part
     work->out = on_device.working;
     r->ref->ops->adamw(r->ref, KERN_F32, &host);
     for (int i = skipped; i < n_chunks; i++)
-        memcpy(work->host + chunks[i].param_at, p->host + chunks[i].param_at, chunks[i].n * 4);
+        if (!chunks[i].momentum)
+            memcpy(work->host + chunks[i].param_at, p->host + chunks[i].param_at, chunks[i].n * 4);
     r->D->ops->adamw(r->D, r->t, &on_device);
+}
+static void op_matrix(struct run *r) { // rows cols gap
+    const int *d = r->d;
+    int ld = d[1] + d[2];
+    size_t n = (size_t)d[0] * (size_t)d[1];
+    double sum = 3.7;
+    struct array *g = input(r, KERN_F32, n, 1), *x = added(r, r->t, (size_t)d[0] * (size_t)ld),
+                 *y = input(r, r->t, (size_t)d[0] * (size_t)ld, 1), *p = added(r, KERN_F32, n),
+                 *work = added(r, r->t, n), *rate = input(r, KERN_F32, 2, 1),
+                 *sums = array(r, KERN_F32, 2, false);
+    struct kern_matrix_step on = {.p = p->host,
+                                  .x = y->host,
+                                  .ldx = ld,
+                                  .rows = d[0],
+                                  .cols = d[1],
+                                  .rate = rate->host,
+                                  .scale = 0.3f};
+    memcpy(sums->host, &sum, sizeof sum);
+    to_device(r, sums);
+    r->ref->ops->normalise(r->ref, KERN_F32, x->host, ld, g->host, d[0], d[1], &sum);
+    r->ref->ops->matrix_step(r->ref, KERN_F32, &on);
+    r->D->ops->normalise(r->D, r->t, dev(x), ld, dev(g), d[0], d[1], dev(sums));
+    on.p = dev(p);
+    on.x = dev(y);
+    on.rate = dev(rate);
+    on.working = kern_on_host(r->D) ? NULL : dev(work);
+    work->out = on.working;
+    if (on.working)
+        memcpy(work->host, p->host, n * sizeof(float));
+    r->D->ops->matrix_step(r->D, r->t, &on);
 }
 static void op_flat(struct run *r) {
     size_t n = (size_t)r->d[0];
@@ -722,6 +755,9 @@ static const struct op_case {
     {"vocab", op_vocab, {1e-5, 1e-2}, false, {5, 1, 3, 1, 1}},
     {"vocab", op_vocab, {1e-5, 1e-2}, false, {37, 501, 1100, 400, 1}},
     {"vocab", op_vocab, {1e-5, 1e-2}, false, {9, 2000, 2500, 0, 1}},
+    {"vocab, teacher", op_vocab_soft, {2e-5, 2e-2}, false, {5, 7, 30, 9, 1, 2}},
+    {"vocab, teacher", op_vocab_soft, {2e-5, 2e-2}, false, {37, 501, 1100, 400, 1, 16}},
+    {"vocab, teacher, only loss", op_vocab_soft, {2e-5, 2e-2}, false, {12, 77, 130, 23, 0, 63}},
     {"vocab only loss", op_vocab, {1e-5, 1e-2}, false, {20, 77, 100, 23, 0}},
     {"vocab", op_vocab, {1e-5, 1e-2}, true, {300, 12565, 50257, 12565, 1}},
     {"norms, AdamW", op_update, {4e-6, 5e-3}, false, {1, 1, 0}},
@@ -730,6 +766,8 @@ static const struct op_case {
     {"norms, AdamW", op_update, {4e-6, 5e-3}, false, {2, 20000, 0}},
     {"norms, AdamW of a part", op_update, {4e-6, 5e-3}, false, {3, 17000, 0, 1}},
     {"norms, AdamW of a part", op_update, {4e-6, 5e-3}, false, {3, 1004, 1, 1}},
+    {"normalise, matrix_step", op_matrix, {1e-6, 1e-2}, false, {5, 37, 3}},
+    {"normalise, matrix_step", op_matrix, {1e-6, 1e-2}, false, {70, 300}},
     {"add, scale, zero, copy", op_flat, {1e-7, -1}, false, {70001}},
 };
 

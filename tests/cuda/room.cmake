@@ -72,7 +72,8 @@ if(NOT NEBULA_SANITIZE MATCHES "thread")
   target_compile_options(neb_cuda_emu PUBLIC ${emu_options})
   target_link_libraries(neb_cuda_emu PUBLIC neb_inter neb_intra neb_compress PkgConfig::CMOCKA)
 
-  add_library(nebula_cuda_emulated MODULE $<TARGET_OBJECTS:neb_cuda_emu_objects>)
+  add_library(nebula_cuda_emulated MODULE $<TARGET_OBJECTS:neb_cuda_emu_objects>
+    ${CMAKE_SOURCE_DIR}/kernels/cuda/object/host.c)
   set_target_properties(nebula_cuda_emulated PROPERTIES LINKER_LANGUAGE CXX)
   target_link_libraries(nebula_cuda_emulated PRIVATE nebula_flags)
 

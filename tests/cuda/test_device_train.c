@@ -113,6 +113,10 @@ static void test_same_as_cpu(void **state) {
     same_training(c);
     c.recompute = true;
     same_training(c);
+    c.optim.kind = INTRA_OPTIM_MUON;
+    c.optim.momentum = 0.95f;
+    same_training(c);
+    c.optim.kind = INTRA_OPTIM_ADAMW;
     setenv("EMU_NO_SUMS", "1", 1); // the bias's gradient in its own kernel
     c.seq_len = T - 1;             // a new shape
     same_training(c);

@@ -177,7 +177,7 @@ static void nothing(void) { // y += 0, by a product
 }
 static void spoilt(int how) {
     float host[N];
-    struct kern_update none = {.moments_at = 1, .n_chunks = 1}; // no kernel takes it
+    struct kern_update none = {.params = (float *)4, .n_chunks = 1}; // not aligned
     K->record(D);
     K->add(D, y, x, N);
     switch (how) {

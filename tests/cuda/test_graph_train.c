@@ -95,7 +95,8 @@ static void check(struct intra_trainer_config c) {
     assert_true(same(&plain, &with));
     assert_true(with.ops > 20);
     // all passes but the first of each kind: training, and evaluation of a full batch
-    assert_int_equal(with.launches, STEPS * c.accumulate - 1 + STEPS * (WINDOWS / B) - 1);
+    int muon = c.optim.kind == INTRA_OPTIM_MUON ? STEPS - 1 : 0;
+    assert_int_equal(with.launches, STEPS * c.accumulate - 1 + STEPS * (WINDOWS / B) - 1 + muon);
     free(plain.params);
     free(with.params);
 }
@@ -117,6 +118,9 @@ static void test_full(void **state) {
     c.accumulate = 1;
     c.optim.clip = (struct intra_clip){
         .kind = INTRA_CLIP_ADAGC, .max_norm = 1, .ratio = 1.04f, .beta = 0.98f, .warmup = 2};
+    both_types(c);
+    c.optim.kind = INTRA_OPTIM_MUON;
+    c.optim.momentum = 0.95f;
     both_types(c);
 }
 

@@ -15,7 +15,9 @@ meshes "device=fp32 steps=3 seq=8" 1x1x1 2x1x1 1x1x2 1x2x1
 rm "$work/bin/libnebula_mpi.so"
 launcher=socket
 meshes "device=fp32 steps=3 seq=8" 2x1x1 4x1x1 2x1x2 2x2x1 1x2x2
+meshes "device=fp32 steps=3 seq=8 optim=muon" 2x1x2
 loss_bound=3e-2 meshes "device=bf16 steps=2 seq=8" 2x1x1 1x1x2 1x2x1
+loss_bound=3e-2 meshes "device=bf16 steps=2 seq=8 optim=muon" 1x1x2
 launcher=mpi
 cp "$BUILD/libnebula_mpi.so" "$work/bin/"
 # A device trains the same as processors.

@@ -10,15 +10,21 @@
 // rows or columns. hsdp: halves of the rows, each on half of the ranks. strided: a part of each
 // half of the rows. The values do not depend on the mesh. --die-at: the last rank dies. --own: the
 // loop has tensors of its own, of several dimensions and dtypes, for a job with `model: attached`;
-// all values begin with START. --other: the same, but one of them has another shape. --frozen: the
-// same, but one that is frozen has other values. --bad: the
+// all values begin with START. --brief: the same, but the longest tensor is short. --other: the same, but
+// one of them has another shape. --frozen: the same, but one that is frozen has other values. --bad:
+// the
 // last rank makes a mistake: it declares another name, leaves out a part, has a value that is not
 // finite, makes another call, or closes (name, missing, nan, call, close). --save-at: writes
 // parameters and state to DIR, and ends without a word. --load: continues from there, on any mesh.
 //
+// --device as the first option: all tensors are on the emulated device (loop_device.h), and steps are
+// ops of the loop's stream, which run when the stream gets there. At the end rank 0 says how often
+// its thread has waited for the device inside nebula_step.
+//
 // With --pace MS instead, every step takes MS milliseconds on any machine. Each step changes a 64th
 // of the parameters by heavy-tailed random amounts with the seed TARGET (configs/stall-compare).
 #include "agent/lib/libnebula.h"
+#include "tests/e2e/loop_device.h"
 #include "tests/e2e/loop_ranks.h"
 
 #include <fcntl.h>
@@ -49,6 +55,8 @@ static int n_parts[TENSORS_MAX];
 static int64_t whole_size[TENSORS_MAX];
 static int64_t shapes[TENSORS_MAX][NEBULA_DIMS_MAX];
 static int dims[TENSORS_MAX];
+
+static struct loop_device device; // stream NULL: the host
 
 static float get(const struct part *p, int64_t i) {
     if (p->p.dtype == NEBULA_F32)
@@ -84,7 +92,9 @@ static void add_part(int i, const struct nebula_tensor *t, int k, int64_t at, in
         x->p.extent[d] = d == k ? len : t->shape[d];
         x->size *= x->p.extent[d];
     }
-    if (!(x->p.data = calloc((size_t)x->size + 1, sizeof(float))))
+    x->p.place = device.stream ? NEBULA_CUDA : NEBULA_HOST;
+    if (device.stream ? device.alloc(&x->p.data, ((size_t)x->size + 1) * sizeof(float))
+                      : !(x->p.data = calloc((size_t)x->size + 1, sizeof(float))))
         exit(2);
 }
 
@@ -155,7 +165,7 @@ static int64_t flat_of(int i, int k, int64_t e) {
 enum { FROZEN = 2 }; // tensors at the end of the list
 
 static int take_own(struct nebula *n, const char *mesh, const struct loop_ranks *l, float start,
-                    bool other, bool frozen) {
+                    bool other, bool frozen, bool brief) {
     int modulus = frozen ? 401 : 97; // of the values of the last tensor
     static const struct nebula_tensor all[] = {
         {.name = "blocks.0.conv.weight", .dims = 4, .shape = {12, 5, 3, 3}},
@@ -175,6 +185,8 @@ static int take_own(struct nebula *n, const char *mesh, const struct loop_ranks 
         t.trained = !strstr(t.name, "base");
         if (other && !strcmp(t.name, "wte"))
             t.shape[1]++;
+        if (brief && !strcmp(t.name, "long"))
+            t.shape[1] = 15;
         take_tensor(n, i, &t, mesh, l);
         for (int k = 0; k < n_parts[i]; k++)
             for (int64_t e = 0; e < parts[i][k].size; e++)
@@ -247,6 +259,26 @@ static double train(int tensors, float target) {
     return count > 0 ? loss / count : 0;
 }
 
+struct train {
+    int tensors;
+    float target;
+};
+static void train_there(const void *job) {
+    struct train t;
+    memcpy(&t, job, sizeof t);
+    (void)train(t.tensors, t.target);
+}
+// After every third step the stream runs as far as it may, so that a later step that does not wait
+// for the exchange comes too early. Else it lags: the exchange must wait for it.
+static double train_later(int tensors, float target, int64_t step) {
+    const struct train t = {tensors, target};
+    if (device.enqueue(device.stream, train_there, &t, sizeof t))
+        exit(2);
+    if (step % 3 == 0)
+        (void)device.query(device.stream);
+    return 1;
+}
+
 static double uniform(uint64_t *state) { // xorshift64, Marsaglia (2003); in [-0.5, 0.5)
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -284,15 +316,20 @@ int main(int argc, char **argv) {
     float target = strtof(argv[3], NULL);
     struct loop_ranks loop = {.hooks = {.ranks = 1}};
     const char *mesh = "";
+    bool there = argc > 4 && !strcmp(argv[4], "--device");
+    argv += there, argc -= there;
     if (argc > 6 && !strcmp(argv[4], "--mesh")) {
         mesh = argv[5];
         loop_start(&loop, (int)strtol(argv[6], NULL, 10));
         o.ranks = &loop.hooks;
         argv += 3, argc -= 3;
     }
+    if (there) // each rank for itself
+        loop_device_open(&device);
     bool other = argc > 5 && !strcmp(argv[4], "--other"),
          frozen = argc > 5 && !strcmp(argv[4], "--frozen"),
-         own = other || frozen || (argc > 5 && !strcmp(argv[4], "--own"));
+         brief = argc > 5 && !strcmp(argv[4], "--brief"),
+         own = other || frozen || brief || (argc > 5 && !strcmp(argv[4], "--own"));
     float start = own ? strtof(argv[5], NULL) : 0;
     argv += own ? 2 : 0, argc -= own ? 2 : 0;
     int rank = loop.hooks.rank, ranks = loop.hooks.ranks;
@@ -310,13 +347,16 @@ int main(int argc, char **argv) {
     check(nebula_info_get(n, &info), "nebula_info_get");
     int tensors = info.tensors;
     if (own)
-        tensors = take_own(n, mesh, &loop, start, other, frozen);
+        tensors = take_own(n, mesh, &loop, start, other, frozen, brief);
     else
         take_model(n, tensors, mesh, &loop);
     if (!strcmp(how, "--load")) {
         keep_parameters(tensors, true);
         keep_state(n, true);
     }
+    if (there)
+        check(nebula_set_stream(n, device.stream), "nebula_set_stream");
+    long waits = 0;
     check(nebula_begin(n), "nebula_begin");
     check(nebula_info_get(n, &info), "nebula_info_get");
     if (rank == 0)
@@ -357,18 +397,22 @@ int main(int argc, char **argv) {
         if (pace_ms > 0)
             wander(tensors, step, &state_random);
         else
-            loss = train(tensors, target);
+            loss = there ? train_later(tensors, target, step) : train(tensors, target);
         sleep_until(&began, pace_ms > 0 ? pace_ms : 5);
         struct nebula_step_stats s = NEBULA_STEP_STATS_INIT;
         s.tokens = 256, s.loss = loss, s.lr = 0.02;
         s.eval_loss = (step + 1) % 40 ? NEBULA_UNKNOWN : loss; // two such steps in a run
+        waits -= there && step + 1 < info.steps ? device.blocked() : 0;
         check(step % 2 ? nebula_step_with(n, &s, &state) : nebula_step(n, 256, loss, &state),
               "nebula_step");
+        waits += there && step + 1 < info.steps ? device.blocked() : 0;
         if (nebula_step_count(n) <= step)
             return 5;
     }
     check(nebula_info_get(n, &info), "nebula_info_get");
     if (nebula_step_count(n) != info.step || nebula_step_count(NULL) != 0)
+        return 5;
+    if (there && device.synchronize(device.stream))
         return 5;
     double mean = 0, count = 0; // of this rank's part
     for (int i = 0; i < tensors; i++)
@@ -378,6 +422,8 @@ int main(int argc, char **argv) {
     if (rank == 0)
         printf("state %d, %llu rounds, digest %s, mean %.3f\n", state,
                (unsigned long long)info.rounds, info.digest, mean / count);
+    if (rank == 0 && there)
+        printf("waits inside steps: %ld\n", waits);
     check(nebula_close(&n, 1.5), "nebula_close");
     return loop_end(&loop, state == NEBULA_DONE ? 0 : 3);
 }

@@ -65,7 +65,8 @@ cmp "$list" "$(home owner beta)/jobs/$id/tensors.json" || fail "the agents have 
     fail "check counts other parameters: $(jq -c .groups "$T/check.json")"
 "$nebula" plan "$T/owner.yaml" --tensors "$list" --ranks beta=4 --json >"$T/plan.json" ||
     fail "plan failed"
-jq -e '.exchange_bytes > 0 and .memory.alpha.rank_bytes == 4 * .memory.beta.rank_bytes' \
+jq -e '.exchange_bytes > 0 and .memory.alpha.rank_bytes > 2 * .memory.beta.rank_bytes and
+    .memory.alpha.frame_bytes > 3.9 * .memory.beta.frame_bytes' \
     "$T/plan.json" >"$T/all" || fail "plan is wrong: $(cat "$T/plan.json")"
 # A masked sum needs the whole update on one rank.
 sed '/name: beta/{p;s/beta/gamma/}' "$T/unequal.yaml" >"$T/private.yaml"

@@ -94,7 +94,8 @@ said 2 "${line}[0-9]+ tokens/s \\(compute $time, update $time\\)\$"
 line="^    memory of a rank $size: parameters and gradients $size, moments $size, "
 line+="activations $size, exchange $size, its codec and frames $size, a checkpoint's copy $size"
 said 4 "$line\$"
-line='^  exchange every [0-9]+ steps with [^ ]+ \([0-9.]+ bits per parameter\), '
+line='^  exchange every [0-9]+ steps with [^ ]+ '
+line+='\(about [0-9.]+ bits per parameter, at most [0-9.]+\), '
 line+='merged [0-9]+ steps later: '
 line+="encode $time \\| transfer $time \\| agree $time \\| merge $time; waits $time per interval"
 said 2 "$line\$"

@@ -39,8 +39,9 @@ ended RUNNING 0 'requeue 7'
 for ((k = 0; k < 20; k++)); do # at every moment of the start
     : >"$T/up" >"$T/scontrol"
     PATH=$T/bin:$PATH SLURM_JOB_ID=7 bash "$SOURCE/configs/slurm/agent.sbatch" & pid=$!
-    # Waits until the script has set its trap.
-    until [[ $(awk '/^SigCgt/ { print $2 }' "/proc/$pid/status") =~ [4-7c-f]...$ ]] ||
+    # Waits until the script has set its trap. Before its exec the child has the traps of this test.
+    until { grep -qa agent.sbatch "/proc/$pid/cmdline" &&
+        [[ $(awk '/^SigCgt/ { print $2 }' "/proc/$pid/status") =~ [4-7c-f]...$ ]]; } ||
         ! kill -0 "$pid"; do
         :
     done

@@ -37,6 +37,15 @@ for ((i = 0; i < 1200; i++)); do # until the agents of the killed command have e
 done
 read_all "$T/run"
 grep -q '^1 files cut short' "$T/read" || fail "the cut file is not recognised: $(cat "$T/read")"
+# The trace of the same run has each merge of both clusters, and flows between them.
+"$nebula" trace "$T/run" | grep -q 'trace.json: .* events' || fail "no trace"
+jq -e --slurpfile m "$T/run/metrics.jsonl" '.traceEvents
+    | ([.[] | select(.ph == "X" and (.name | startswith("merge")))] | length) ==
+        ([$m[] | select(.kind == "round")] | length)
+    and ([.[] | select(.ph == "s")] | length) == ([.[] | select(.ph == "f")] | length)
+    and any(.ph == "f" and .pid == 1) and any(.ph == "f" and .pid == 2)
+    and any(.ph == "C" and .name == "link" and .args.sent_bit_s > 0)
+    and all(.ph != "X" or .dur > 0)' "$T/run/trace.json" >/dev/null || fail "the trace is wrong"
 [[ $(find "$T/run/tensorboard/alpha" "$T/run/tensorboard/beta" -type f | wc -l) == 4 ]] ||
     fail "wrong event files: $(ls "$T"/run/tensorboard/*)"
 

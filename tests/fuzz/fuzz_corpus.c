@@ -4,6 +4,7 @@
 // corpus.json; the shard, as "s.bin".
 #include "agent/base/fs.h"
 #include "intra/data/data.h"
+#include "tests/corpus_token.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -43,9 +44,9 @@ static void read_all(const struct intra_corpus *c) {
             uint64_t n = intra_corpus_tokens(c, s, (enum intra_split)k);
             uint64_t windows = intra_corpus_windows(c, s, (enum intra_split)k, 8);
             for (uint64_t at = 0; at < n && at < 256; at++)
-                NEB_ASSERT(intra_corpus_token(c, s, (enum intra_split)k, at) < vocab);
+                NEB_ASSERT(corpus_token(c, s, (enum intra_split)k, at) < vocab);
             if (n)
-                NEB_ASSERT(intra_corpus_token(c, s, (enum intra_split)k, n - 1) < vocab);
+                NEB_ASSERT(corpus_token(c, s, (enum intra_split)k, n - 1) < vocab);
             if (windows)
                 intra_corpus_window(c, s, (enum intra_split)k, 8, windows - 1, tokens, targets);
         }

@@ -10,6 +10,7 @@
 #include "agent/job/id.h"
 #include "compress/update.h"
 #include "tests/fuzz/agent.h"
+#include "tests/ipc_part.h"
 
 #include <string.h>
 
@@ -75,13 +76,6 @@ static struct daemon *begin(void) {
 
 // ---- messages ----
 
-static void add_part(struct agent_ipc_msg *m, const void *p, size_t n) {
-    zmq_msg_t *f = &m->frames[m->n_parts];
-    NEB_ASSERT(zmq_msg_init_size(f, n) == 0);
-    memcpy(zmq_msg_data(f), p, n);
-    m->parts[m->n_parts++] = (struct agent_ipc_part){zmq_msg_data(f), n};
-}
-
 // The message as agent_ipc_recv makes it. False: agent_ipc_recv would drop this message.
 static bool read_line(const uint8_t *p, size_t n, const struct agent_credential *secret,
                       struct agent_ipc_msg *m) {
@@ -94,11 +88,11 @@ static bool read_line(const uint8_t *p, size_t n, const struct agent_credential 
     if (!strcmp(agent_ipc_str(m, "job", ""), "0"))
         json_object_set_new(m->head, "job", json_string(hex));
     if (p[0] == 'k' && secret)
-        add_part(m, agent_credential_secret(secret), AGENT_SECRET_BYTES);
+        testing_add_part(m, agent_credential_secret(secret), AGENT_SECRET_BYTES);
     else if (p[0] == 'u')
-        add_part(m, update.p, update.len);
+        testing_add_part(m, update.p, update.len);
     for (int k = 0; p[0] >= '0' && p[0] <= '9' && k < p[0] - '0'; k++)
-        add_part(m, p, n);
+        testing_add_part(m, p, n);
     return true;
 }
 
@@ -116,7 +110,8 @@ static void attach(struct daemon *d) {
                                                 "foreign", 1, "pid", (json_int_t)getpid(),
                                                 "protocol", NEB_PROTOCOL)};
     if (d->jobs[0].worker.credential)
-        add_part(&m, agent_credential_secret(d->jobs[0].worker.credential), AGENT_SECRET_BYTES);
+        testing_add_part(&m, agent_credential_secret(d->jobs[0].worker.credential),
+                         AGENT_SECRET_BYTES);
     say_to_agent(d, true, &m);
     agent_ipc_msg_clear(&m);
 }
@@ -130,7 +125,7 @@ static struct agent_exchange *a_worker(void) {
 
 static void free_worker(struct agent_exchange *x) {
     for (int f = 0; f < 64; f++)
-        neb_buf_free(&x->flight[f].bytes);
+        agent_ipc_msg_clear(&x->flight[f].message);
     free(x);
 }
 

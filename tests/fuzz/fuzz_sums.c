@@ -6,6 +6,7 @@
 #include "agent/base/sha256.h"
 #include "inter/round/sums.h"
 #include "tests/fuzz/trusting.h"
+#include "tests/sum_mask.h"
 #include "tests/testing.h"
 
 #include <string.h>
@@ -71,7 +72,7 @@ static void begin(void) {
             values[i] = (int16_t)(100 * k + i);
         NEB_ASSERT(sec_sum_create(MEMBERS, k, (const uint8_t(*)[SEC_SUM_KEY_BYTES])keys,
                                   &sums[k]) == NEB_OK);
-        NEB_ASSERT(sec_sum_mask(sums[k], FRAGMENT, ROUND, values, COUNT, &masked[k]) == NEB_OK);
+        NEB_ASSERT(sum_mask(sums[k], FRAGMENT, ROUND, values, COUNT, &masked[k]) == NEB_OK);
         record.entries[k] = (struct inter_entry){
             .tokens = 512, .member = k, .bytes = (uint32_t)masked[k].len, .clip = 1};
         neb_sha256(masked[k].p, masked[k].len, record.entries[k].sha256);

@@ -4,7 +4,7 @@
 // fp32 bit by bit, bf16 rounded once, shards, LoRA adapters alone and merged.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
-#include "intra/ckpt/safetensors_half.h"
+#include "kernels/half.h"
 #include "intra/hf/hf.h"
 #include "intra/train/trainer.h"
 #include "tests/testing.h"
@@ -187,7 +187,7 @@ static void test_bf16(void **state) {
     for (int32_t i = 0; i < m->n_tensors; i++)
         for (size_t k = 0; k < intra_tensor_size(&m->tensors[i]); k++) {
             float x = intra_param(m, &m->tensors[i])[k], y = intra_param(r, &r->tensors[i])[k];
-            assert_true(y == intra_f32_of_bf16(intra_bf16_of_f32(x)));
+            assert_true(y == kern_f32_of_bf16(kern_bf16_of_f32(x)));
             changed = changed || x != y;
         }
     assert_true(changed);

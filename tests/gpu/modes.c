@@ -19,6 +19,7 @@ struct modes {
     struct neb_rng r;
     size_t n;
     int32_t *x, *y, *at, *ids, *drawn;
+    double *u;
     float *logp, *tail;
     double plain_ms; // a step of replicas
     bool small;
@@ -55,8 +56,9 @@ static bool generator(struct modes *m, struct side *s) {
     for (size_t i = 0; i < m->n; i++)
         m->y[i] = i % MASKED ? KERN_IGNORE : m->y[i];
     intra_trainer_micro(s->t, m->x, m->y);
-    return intra_mask_sample(s->passes, m->c.model.vocab - 1, m->at, (int32_t)(m->n / MASKED), 1, 1,
-                             m->drawn) == NEB_OK;
+    intra_mask_draws(1, 1, (int32_t)(m->n / MASKED), m->u);
+    return intra_device_sample(s->passes, m->c.model.vocab - 1, m->at, (int32_t)(m->n / MASKED),
+                               m->u, m->drawn) == NEB_OK;
 }
 static bool student(struct modes *m, struct side *s) {
     struct kern_soft soft = {.k = TOP,
@@ -66,7 +68,7 @@ static bool student(struct modes *m, struct side *s) {
                              .logp = m->logp,
                              .tail = m->tail};
     struct intra_batch b = batch_of(m, &soft);
-    (void)intra_trainer_micro_batch(s->t, &b);
+    intra_trainer_micro_batch(s->t, &b, NULL);
     return true;
 }
 static bool teacher(struct modes *m, struct side *s) {
@@ -150,10 +152,11 @@ int gpu_modes(struct kern *D, bool small) {
     m.y = malloc(m.n * sizeof *m.y);
     m.at = malloc(m.n * sizeof *m.at);
     m.drawn = malloc(m.n * sizeof *m.drawn);
+    m.u = malloc(m.n * sizeof *m.u);
     m.ids = malloc(m.n * TOP * sizeof *m.ids);
     m.logp = malloc(m.n * TOP * sizeof *m.logp);
     m.tail = malloc(m.n * sizeof *m.tail);
-    if (m.x && m.y && m.at && m.drawn && m.ids && m.logp && m.tail &&
+    if (m.x && m.y && m.at && m.drawn && m.u && m.ids && m.logp && m.tail &&
         kern_cpu_create(0, &m.K) == NEB_OK) {
         m.wrong = 0;
         for (size_t i = 0; i < m.n; i++)
@@ -176,6 +179,7 @@ int gpu_modes(struct kern *D, bool small) {
     free(m.y);
     free(m.at);
     free(m.drawn);
+    free(m.u);
     free(m.ids);
     free(m.logp);
     free(m.tail);

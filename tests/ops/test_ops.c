@@ -88,6 +88,30 @@ static void op_gemm(struct run *r) { // m n k ta tb beta/8 pad bias
                                               .ldc = ldc,
                                               .bias = d[7] ? input(r, (size_t)d[1], 3) : NULL});
 }
+static void op_symmetric(struct run *r) { // n k ta pad
+    const int *d = r->d;
+    enum kern_trans ta = d[2] ? KERN_T : KERN_N;
+    int ld = (ta ? d[0] : d[1]) + d[3], ldc = d[0] + d[3];
+    float *a = input(r, (size_t)(ta ? d[1] : d[0]) * (size_t)ld, 1),
+          *c = added(r, (size_t)d[0] * (size_t)ldc);
+    for (int i = 0; i < d[0]; i++)
+        for (int j = 0; j < i; j++)
+            c[j * ldc + i] = c[i * ldc + j];
+    r->K->ops->gemm(r->K, &(struct kern_gemm){.ta = ta,
+                                              .tb = ta ? KERN_N : KERN_T,
+                                              .m = d[0],
+                                              .n = d[0],
+                                              .k = d[1],
+                                              .alpha = 0.5f,
+                                              .beta = 0.75f,
+                                              .a = a,
+                                              .lda = ld,
+                                              .b = a,
+                                              .ldb = ld,
+                                              .c = c,
+                                              .ldc = ldc,
+                                              .symmetric = true});
+}
 static void op_embed_fwd(struct run *r) { // n d V elsewhere
     const int *d = r->d;
     float *table = input(r, (size_t)d[2] * d[1], 1);
@@ -199,6 +223,22 @@ static void op_attn_bwd(struct run *r) {
                         ldo, lse, qkv, ld, k, ld, v, ld, delta, cs);
 }
 
+// Makes a teacher's labels of n rows from random numbers in logp: k of V classes, or all with k 0.
+static void teach(struct run *r, size_t n, size_t V, size_t k, const int32_t *t, int32_t *named,
+                  float *logp, float *tail) {
+    size_t wide = k ? k : V;
+    for (size_t i = 0; i < n; i++) {
+        double all = 0, rest = k ? neb_rng_unit(&r->rng) : 0;
+        for (size_t j = 0; k && j < k; j++) // distinct
+            named[i * k + j] = (int32_t)(((size_t)t[i] + j * (V / k)) % V);
+        for (size_t j = 0; j < wide; j++)
+            all += exp((double)logp[i * wide + j]);
+        for (size_t j = 0; j < wide; j++)
+            logp[i * wide + j] = (float)((double)logp[i * wide + j] + log((1 - rest) / all));
+        tail[i] = (float)rest;
+    }
+}
+
 // n d V ignored(%) grads(bits: 1 dx, 2 dw, 4 losses); with a teacher k(0: all) temperature(%)
 // lambda(%)
 static void head(struct run *r, bool taught) {
@@ -210,16 +250,8 @@ static void head(struct run *r, bool taught) {
     int32_t *t = ids(r, d[0], d[2]), *named = taught && k ? ids(r, (int)(n * k), d[2]) : NULL;
     float *logp = taught ? input(r, n * wide, 2) : NULL, *tail = taught ? input(r, n, 0) : NULL,
           *sum = written(r, 1);
-    for (size_t i = 0; taught && i < n; i++) {
-        double all = 0, rest = k ? neb_rng_unit(&r->rng) : 0;
-        for (size_t j = 0; k && j < k; j++) // distinct
-            named[i * k + j] = (int32_t)(((size_t)t[i] + j * (V / k)) % V);
-        for (size_t j = 0; j < wide; j++)
-            all += exp((double)logp[i * wide + j]);
-        for (size_t j = 0; j < wide; j++)
-            logp[i * wide + j] = (float)((double)logp[i * wide + j] + log((1 - rest) / all));
-        tail[i] = (float)rest;
-    }
+    if (taught)
+        teach(r, n, V, k, t, named, logp, tail);
     for (size_t i = 0; i < n; i++)
         if ((int)neb_rng_below(&r->rng, 100) < d[3])
             t[i] = KERN_IGNORE;
@@ -236,12 +268,12 @@ static void head(struct run *r, bool taught) {
 static void op_head(struct run *r) { head(r, false); }
 static void op_distill(struct run *r) { head(r, true); }
 
-// The three steps of one rank, with the results of its own columns.
-static void op_vocab(struct run *r) { // n columns V row0 learn
+// The three steps of one rank, with the results of its own columns; with k also a teacher.
+static void op_vocab(struct run *r) { // n columns V row0 learn k temperature(%)
     const int *d = r->d;
-    size_t n = (size_t)d[0];
+    size_t n = (size_t)d[0], k = (size_t)d[5], n_sums = k ? KERN_VOCAB_SOFT * n : 2 * n;
     const float by = 0.7f;
-    double total = 3, *sums = calloc(2 * n, sizeof *sums);
+    double total = 3, *sums = calloc(n_sums, sizeof *sums);
     assert_non_null(sums);
     struct kern_vocab v = {.n = d[0],
                            .V = d[1],
@@ -253,17 +285,26 @@ static void op_vocab(struct run *r) { // n columns V row0 learn
                            .learn = d[4] != 0,
                            .losses = written(r, n),
                            .total = &total};
-    int32_t *t = (int32_t *)(uintptr_t)v.targets;
-    for (size_t i = 0; i < n; i += 3)
+    int32_t *t = (int32_t *)(uintptr_t)v.targets, *named = k ? ids(r, (int)(n * k), d[2]) : NULL;
+    float *logp = k ? input(r, n * k, 2) : NULL, *tail = k ? input(r, n, 0) : NULL;
+    const struct kern_soft soft = {(int)k, 0.6f, (float)d[6] / 100, named, logp, tail};
+    if (k) {
+        teach(r, n, (size_t)d[2], k, t, named, logp, tail);
+        v.soft = &soft;
+    }
+    for (size_t i = 0; i < n; i += 3) {
         t[i] = KERN_IGNORE;
-    float *z = added(r, n * (size_t)kern_logits_ld(d[1])), *sum = written(r, 1 + 2 * n);
+        for (size_t j = 0; j < k; j++) // not read
+            named[i * k + j] = -7;
+    }
+    float *z = added(r, n * (size_t)kern_logits_ld(d[1])), *sum = written(r, 1 + n_sums);
     v.logits = z;
     for (size_t i = 0; i < n; i++) // the gap after a row is scratch
-        for (int k = d[1]; k < kern_logits_ld(d[1]); k++)
-            z[i * (size_t)kern_logits_ld(d[1]) + (size_t)k] = 0;
+        for (int c = d[1]; c < kern_logits_ld(d[1]); c++)
+            z[i * (size_t)kern_logits_ld(d[1]) + (size_t)c] = 0;
     r->K->ops->vocab_max(r->K, KERN_F32, &v);
     r->K->ops->vocab_sum(r->K, KERN_F32, &v);
-    for (size_t i = 0; i < 2 * n; i++)
+    for (size_t i = 0; i < n_sums; i++)
         sum[1 + i] = (float)sums[i];
     r->K->ops->vocab_loss(r->K, KERN_F32, &v);
     sum[0] = (float)total;
@@ -316,6 +357,7 @@ static void op_picks(struct run *r) { // n d V k(0: all)
         u[i] = i % 5 == 1 ? 0 : neb_rng_unit(&r->rng);
     float *drawn = written(r, n), *logp = written(r, n * (k ? k : V)),
           *tail = k ? written(r, n) : NULL, *named = written(r, n * k);
+    q.log_sums = k ? written(r, n) : NULL;
     r->K->ops->sample_rows(r->K, KERN_F32, &q, u, id);
     for (size_t i = 0; i < n; i++)
         drawn[i] = (float)id[i];
@@ -353,9 +395,11 @@ static void op_update(struct run *r) { // tensors size
             chunks[k] = (struct kern_chunk){
                 .param_at = (size_t)i * size + at,
                 .grad_at = (size_t)i * size + at,
+                .moment_at = (size_t)i * size + at,
                 .n = (uint32_t)(size - at < KERN_CHUNK ? size - at : KERN_CHUNK),
                 .tensor = i,
-                .decay = i % 2 == 0};
+                .decay = i % 2 == 0,
+                .momentum = i % 3 == 1};
         first[i + 1] = k;
     }
     for (size_t i = 0; i < n; i++)
@@ -370,7 +414,8 @@ static void op_update(struct run *r) { // tensors size
                                                  .eps = 1e-8f,
                                                  .weight_decay = 0.1f,
                                                  .bias1 = 1 - 0.9f * 0.9f,
-                                                 .bias2 = 1 - 0.95f * 0.95f},
+                                                 .bias2 = 1 - 0.95f * 0.95f,
+                                                 .momentum = 0.9f},
                                            .chunks = chunks,
                                            .n_chunks = k,
                                            .factors = factors,
@@ -378,6 +423,22 @@ static void op_update(struct run *r) { // tensors size
                                            .grads = g,
                                            .m = m,
                                            .v = v});
+}
+static void op_matrix(struct run *r) { // rows cols gap
+    const int *d = r->d;
+    int ld = d[1] + d[2];
+    size_t n = (size_t)d[0] * (size_t)d[1];
+    double sum = 3.7;
+    float *x = added(r, (size_t)d[0] * (size_t)ld), *rate = input(r, 2, 1);
+    r->K->ops->normalise(r->K, KERN_F32, x, ld, input(r, n, 1), d[0], d[1], &sum);
+    r->K->ops->matrix_step(r->K, KERN_F32,
+                           &(struct kern_matrix_step){.p = added(r, n),
+                                                      .x = x,
+                                                      .ldx = ld,
+                                                      .rows = d[0],
+                                                      .cols = d[1],
+                                                      .rate = rate,
+                                                      .scale = 0.3f});
 }
 static void op_flat(struct run *r) {
     size_t n = (size_t)r->d[0];
@@ -399,6 +460,10 @@ static const struct op_case {
     {"gemm", op_gemm, 2e-6, {1, 1, 1}},
     {"gemm", op_gemm, 2e-6, {7, 5, 3, 0, 0, 0, 3}},
     {"gemm", op_gemm, 4e-6, {65, 129, 33, 0, 1, 8, 2}},
+    {"symmetric gemm", op_symmetric, 4e-6, {1, 1, 0, 0}},
+    {"symmetric gemm", op_symmetric, 4e-6, {67, 131, 1, 3}},
+    {"symmetric gemm", op_symmetric, 4e-6, {301, 40, 0, 2}},
+    {"symmetric gemm", op_symmetric, 4e-6, {1030, 9, 1, 0}},
     {"gemm", op_gemm, 4e-6, {129, 31, 257, 1, 0, 8, 0}},
     {"gemm", op_gemm, 4e-6, {33, 17, 65, 1, 1, 4, 1}},
     {"gemm several tiles", op_gemm, 4e-6, {401, 389, 223, 0, 1, 0, 5}},
@@ -463,6 +528,9 @@ static const struct op_case {
     {"vocab", op_vocab, 1e-5, {5, 1, 3, 1, 1}},
     {"vocab", op_vocab, 1e-5, {37, 501, 1100, 400, 1}},
     {"vocab only loss", op_vocab, 1e-5, {20, 77, 100, 23, 0}},
+    {"vocab, teacher", op_vocab, 1e-5, {37, 501, 1100, 400, 1, 16, 250}},
+    {"vocab, teacher of all", op_vocab, 1e-5, {11, 40, 40, 0, 1, 5, 100}},
+    {"vocab, teacher, only loss", op_vocab, 1e-5, {20, 77, 100, 23, 0, 64, 150}},
     {"rtd", op_rtd, 1e-5, {1, 3, 0, 1}},
     {"rtd", op_rtd, 1e-5, {333, 37, 20, 1}},
     {"rtd only loss", op_rtd, 1e-5, {130, 24, 0, 0}},
@@ -475,6 +543,9 @@ static const struct op_case {
     {"sumsq, adamw", op_update, 4e-6, {1, 1}},
     {"sumsq, adamw", op_update, 4e-6, {4, 9001}},
     {"sumsq, adamw", op_update, 4e-6, {2, 40009}},
+    {"normalise, matrix_step", op_matrix, 1e-6, {1, 1}},
+    {"normalise, matrix_step", op_matrix, 1e-6, {5, 37, 3}},
+    {"normalise, matrix_step", op_matrix, 1e-6, {301, 129}},
     {"add, scale, zero, copy, cast", op_flat, 1e-6, {3}},
     {"add, scale, zero, copy, cast", op_flat, 1e-6, {70001}},
 };

@@ -7,6 +7,7 @@
 //     steps=N            50
 //     seq=N              16: tokens of a sequence, at most 16
 //     clip=global|adagc
+//     optim=adamw|muon
 //     trainable=full|lora|bitfit|last
 //     tied=0|1 bias=0|1 recompute=0|1
 //     eval=0|1           the held-out loss at the end
@@ -45,7 +46,7 @@ struct options {
     struct intra_mesh_config mesh;
     int steps, pause_ms, seq, stay, patience_ms;
     bool shards, aside, tied, bias, recompute, eval, ignore, nudge, group;
-    const char *clip, *trainable, *products, *save, *load, *device, *graphs;
+    const char *clip, *optim, *trainable, *products, *save, *load, *device, *graphs;
 };
 
 static bool parse(int argc, char **argv, struct options *o) {
@@ -55,6 +56,7 @@ static bool parse(int argc, char **argv, struct options *o) {
                           .patience_ms = 60000,
                           .trainable = "full",
                           .clip = "global",
+                          .optim = "adamw",
                           .products = "fp32",
                           .graphs = "auto"};
     const struct mesh_option all[] = {
@@ -66,6 +68,7 @@ static bool parse(int argc, char **argv, struct options *o) {
         {.key = "stay", .number = &o->stay},
         {.key = "patience", .number = &o->patience_ms},
         {.key = "clip", .text = &o->clip},
+        {.key = "optim", .text = &o->optim},
         {.key = "trainable", .text = &o->trainable},
         {.key = "tied", .on = &o->tied},
         {.key = "bias", .on = &o->bias},
@@ -95,6 +98,8 @@ static struct intra_trainer_config config(const struct options *o, const struct 
         .seed = 7,
         .mesh = mesh,
         .optim = {
+            .kind = !strcmp(o->optim, "muon") ? INTRA_OPTIM_MUON : INTRA_OPTIM_ADAMW,
+            .momentum = 0.95f,
             .schedule = {.kind = INTRA_SCHEDULE_COSINE,
                          .lr = 3e-3f,
                          .min_ratio = 0.1f,
@@ -214,9 +219,10 @@ static enum neb_status train(const struct options *o, struct intra_trainer *t) {
     bool owner = intra_mesh_is_root(mesh);
     int32_t tokens[EVAL * T], targets[EVAL * T];
     int64_t first = t->optim->t;
-    // ZeRO-1: every replica has its part of the moments.
+    // ZeRO-1: every replica has its part of the moments. Muon deals whole matrices.
+    size_t slack = t->optim->c.kind == INTRA_OPTIM_MUON ? t->model->n_trainable / 2 + 4096 : 64;
     if (t->optim->n * (size_t)intra_mesh_dp(mesh) >
-        t->model->n_trainable + 64 * (size_t)intra_mesh_dp(mesh))
+        t->model->n_trainable + slack * (size_t)intra_mesh_dp(mesh))
         return neb_fail(NEB_ERR_STATE, "%zu moments on each of %d replicas", t->optim->n,
                         intra_mesh_dp(mesh));
     for (int64_t i = first; i < first + o->steps; i++) {

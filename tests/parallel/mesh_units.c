@@ -10,9 +10,13 @@
 //     first=N rounds=N         0, 8: the rounds to make
 //     codec=NAME               int8
 //     save=PATH load=PATH      a checkpoint to which each rank writes a part
+//     carry=DIR                each rank carries its own parts of updates, through files in DIR;
+//                              rank 0 does the agent's part: joins and cuts
+//     wave=N                   at most N elements of a rank are encoded or merged at once
 //
 // Rank 0 prints a line a round, and the digest of all parameters. Every rank prints to stderr how
 // many elements it owns, of how many that all ranks exchange, and its bytes of the exchange.
+#include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "agent/base/sha256.h"
@@ -31,8 +35,8 @@ enum { FRAGMENTS = 2, TAG = 7, CALL_END = -1, CALL_TRAIN = -2, CALL_SAVE = -3, C
 
 struct options {
     struct intra_mesh_config mesh;
-    int first, rounds;
-    const char *hold, *codec, *save, *load;
+    int first, rounds, wave;
+    const char *hold, *codec, *save, *load, *carry;
 };
 
 static const struct exchange_tensor tensors[] = {
@@ -239,6 +243,92 @@ static enum neb_status load(struct site *s) {
     return st;
 }
 
+// ---- parts of updates, carried by the ranks ----------------------------------------------------
+
+enum { COMMITTED = 2 }; // updates of a commit: the same one twice
+
+static void part_path(const struct site *s, const char *kind, int32_t f, int rank,
+                      char out[NEB_PATH_MAX]) {
+    snprintf(out, NEB_PATH_MAX, "%s/%s-%d-%d", s->o->carry, kind, f, rank);
+}
+
+static enum neb_status carry_put(void *carrier, const struct agent_part_key *k, const void *p,
+                                 size_t len) {
+    const struct site *s = carrier;
+    char path[NEB_PATH_MAX];
+    part_path(s, "update", k->fragment, s->rank, path);
+    return neb_fs_write(path, p, len, 0600);
+}
+
+static struct neb_buf taken;
+
+static enum neb_status carry_take(void *carrier, const struct agent_part_key *k,
+                                  struct agent_ipc_part parts[AGENT_IPC_PARTS_MAX], size_t *n) {
+    const struct site *s = carrier;
+    char path[NEB_PATH_MAX];
+    part_path(s, "commit", k->fragment, s->rank, path);
+    NEB_TRY(neb_fs_read(path, SIZE_MAX / 2, &taken));
+    for (*n = 0; *n < COMMITTED; ++*n)
+        parts[*n] = (struct agent_ipc_part){taken.p, taken.len};
+    return NEB_OK;
+}
+
+static void carry_done(void *carrier, const struct agent_part_key *k) {
+    (void)carrier, (void)k;
+    neb_buf_free(&taken);
+}
+
+static enum neb_status carry_renew(void *carrier) {
+    (void)carrier;
+    return NEB_OK;
+}
+
+static const struct agent_carrier_ops carrier = {carry_put, carry_take, carry_done, carry_renew};
+
+// Rank 0, as the agent: joins its own part in *b and those of the other ranks.
+static enum neb_status join_carried(struct site *s, int32_t f, struct neb_buf *b) {
+    const struct agent_part_key k = {.fragment = f};
+    struct cmp_update_piece pieces[64] = {{b->p, b->len}};
+    struct neb_buf others[64] = {{0}}, joined = {0};
+    char path[NEB_PATH_MAX];
+    int32_t units;
+    const int32_t *owner = agent_shards_owners(s->shards, &units);
+    NEB_ASSERT(agent_shards_carried(s->shards) && s->ranks <= 64);
+    NEB_TRY(agent_shards_send(s->shards, &k));
+    for (int r = 1; r < s->ranks; r++) {
+        part_path(s, "update", f, r, path);
+        NEB_TRY(neb_fs_read(path, SIZE_MAX / 2, &others[r]));
+        pieces[r] = (struct cmp_update_piece){others[r].p, others[r].len};
+    }
+    for (int r = 0; r < s->ranks; r++)
+        NEB_TRY(cmp_update_owned(pieces[r].p, pieces[r].len, owner, (uint32_t)units, r));
+    NEB_ASSERT(cmp_update_owned(pieces[0].p, pieces[0].len, owner, (uint32_t)units, 1) != NEB_OK ||
+               b->len == 8); // 8: rank 0 owns nothing of the fragment
+    NEB_TRY(cmp_update_join(pieces, (size_t)s->ranks, &joined));
+    NEB_ASSERT(joined.len == agent_shards_payload(s->shards, f));
+    for (int r = 1; r < s->ranks; r++)
+        neb_buf_free(&others[r]);
+    neb_buf_free(b);
+    *b = joined;
+    return NEB_OK;
+}
+
+// Rank 0, as the agent: leaves each rank its part of a commit, and puts its own into *own.
+static enum neb_status cut_carried(struct site *s, int32_t f, const struct neb_buf *b,
+                                   struct neb_buf *own) {
+    char path[NEB_PATH_MAX];
+    int32_t units;
+    const int32_t *owner = agent_shards_owners(s->shards, &units);
+    for (int r = s->ranks - 1; r >= 0; r--) {
+        neb_buf_clear(own);
+        NEB_TRY(cmp_update_cut(b->p, b->len, owner, (uint32_t)units, r, own));
+        part_path(s, "commit", f, r, path);
+        if (r)
+            NEB_TRY(neb_fs_write(path, own->p, own->len, 0600));
+    }
+    return NEB_OK;
+}
+
 // ---- rounds ----------------------------------------------------------------------------------
 
 static void no_counts(void *user, int32_t unit, uint64_t *out) {
@@ -252,6 +342,8 @@ static enum neb_status encode(struct site *s, int32_t f, struct neb_buf *b) {
     float error;
     NEB_TRY(cmp_codec_parse(s->o->codec, &codec));
     NEB_TRY(agent_shards_encode(s->shards, f, 0, &codec, no_counts, NULL, &error, b));
+    if (s->o->carry)
+        NEB_TRY(join_carried(s, f, b));
     neb_sha256(b->p, b->len, sha);
     neb_hex(sha, sizeof sha, hex);
     printf("%d %s %zu %.7g\n", f, hex, b->len, (double)error);
@@ -259,11 +351,18 @@ static enum neb_status encode(struct site *s, int32_t f, struct neb_buf *b) {
 }
 
 static enum neb_status merge(struct site *s, int32_t f, int round, const struct neb_buf *b) {
-    const struct inter_outer_part parts[2] = {{b->p, b->len, 3000, 1, true, 0},
-                                              {b->p, b->len, 1000, 0.5f, false, 0}};
-    struct inter_outer_round r = {parts, round % 5 == 3 ? 0 : 2, 0.8f, 0.6f, false, false, NULL};
+    struct neb_buf own = {0};
+    if (s->o->carry)
+        NEB_TRY(cut_carried(s, f, b, &own));
+    b = s->o->carry ? &own : b;
+    const struct inter_outer_part parts[COMMITTED] = {{b->p, b->len, 3000, 1, true, 0},
+                                                      {b->p, b->len, 1000, 0.5f, false, 0}};
+    struct inter_outer_round r = {parts, round % 5 == 3 ? 0 : COMMITTED, 0.8f, 0.6f, false, false,
+                                  NULL};
+    agent_shards_expect(s->shards, &(struct agent_shards_commit){.index = {0, 1}});
     struct kern_digest d;
     NEB_TRY(agent_shards_merge(s->shards, f, round % 5 == 4, &r, &d));
+    neb_buf_free(&own);
     printf("%d %d: %016llx%016llx\n", round, f, (unsigned long long)d.lo, (unsigned long long)d.hi);
     return NEB_OK;
 }
@@ -328,7 +427,10 @@ static enum neb_status prepare(struct site *s) {
                                         .n_units = s->n,
                                         .held = held,
                                         .pool = s->K->pool,
-                                        .world = s->world};
+                                        .world = s->world,
+                                        .carrier_ops = s->o->carry ? &carrier : NULL,
+                                        .carrier = s,
+                                        .wave = (uint64_t)s->o->wave};
     return NEB_OK;
 }
 
@@ -410,7 +512,8 @@ int main(int argc, char **argv) {
     const struct mesh_option all[] = {
         {.key = "first", .number = &o.first}, {.key = "rounds", .number = &o.rounds},
         {.key = "hold", .text = &o.hold},     {.key = "codec", .text = &o.codec},
-        {.key = "save", .text = &o.save},     {.key = "load", .text = &o.load}};
+        {.key = "save", .text = &o.save},     {.key = "load", .text = &o.load},
+        {.key = "carry", .text = &o.carry},   {.key = "wave", .number = &o.wave}};
     if (!mesh_options(argc, argv, &o.mesh, all, sizeof all / sizeof *all))
         return 2;
     return mesh_main(&o.mesh, NULL, false, run, &o);

@@ -10,7 +10,7 @@ need_mpi
 limit=30
 launcher=socket # its waiting ranks sleep; those of MPI poll
 
-for options in "clip=adagc bias=1 recompute=1" "tied=1" "trainable=lora"; do
+for options in "clip=adagc bias=1 recompute=1" "tied=1 optim=muon" "trainable=lora"; do
     # shellcheck disable=SC2206
     o=($options)
     # Without a step: parameters, moments and counts pass through every mesh unchanged.
@@ -75,6 +75,7 @@ stops() { # REASON MESH ARGS...
     }
 }
 stops "nothing.ckpt" 2x2x1 load="$work/nothing.ckpt"
+stops "optim.name: adamw, the job.s is muon" 2x1x2 load="$work/one.ckpt" trainable=lora optim=muon
 stops "model.tied" 1x2x2 load="$work/one.ckpt" tied=1
 stops "missing/x.ckpt" 2x1x2 steps=1 save="$work/missing/x.ckpt"
 stops "nothing.ckpt" 2x1x2 group=1 load="$work/nothing.ckpt"

@@ -26,5 +26,7 @@ meshes "steps=10 trainable=last" 1x4x1 2x2x2
 meshes "steps=10 trainable=last tied=1" 2x2x2
 meshes "steps=10 recompute=1 ignore=1" 1x4x1 2x2x2
 meshes "steps=10 nudge=1 tied=1" 2x2x2 1x4x1
+meshes "steps=10 optim=muon bias=1 clip=adagc" 1x1x1 3x1x1 1x1x4 1x4x1 2x2x2
+meshes "steps=10 optim=muon tied=1 recompute=1 ignore=1" 4x1x1 1x1x2 2x2x2
 meshes "steps=10 group=1 nudge=1 ignore=1" 1x1x1 2x1x1 1x1x2 1x2x1 2x2x2
 echo "all meshes agree, $((SECONDS - start)) s"

@@ -44,6 +44,21 @@ for hold in rows columns last; do
     (($(find "$work" -name "$hold.*.part" | wc -l) == 3)) ||
         { ls "$work"; echo "$hold: not every rank wrote a part"; exit 1; }
 done
+mkdir "$work/parts"
+on 4 rounds=8 codec=int8 save="$work/carried" hold=columns carry="$work/parts" wave=300000 \
+    >"$work/got"
+cmp "$work/want" "$work/got" || {
+    diff "$work/want" "$work/got" | head -4
+    echo "4 ranks, each with its own parts of updates: differs from one rank"
+    exit 1
+}
+# What passed through rank 0 would leave no part of a rank.
+for r in 1 2 3; do
+    [[ $(find "$work/parts" -name "*-$r" -size +9c | wc -l) -ge 2 ]] ||
+        { ls -l "$work/parts"; echo "rank $r carried no parts"; exit 1; }
+done
+on 1 rounds=8 codec=int8 wave=300000 save="$work/waves" >"$work/got"
+cmp "$work/want" "$work/got" || { echo "one rank: waves change the digests"; exit 1; }
 echo "updates and digests are those of one rank"
 
 # One rank without an end in between; then 4, 2 and 8 ranks, each from the checkpoint before.

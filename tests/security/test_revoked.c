@@ -11,6 +11,7 @@
 #include "inter/service/state.h"
 #include "security/members.h"
 #include "security/secure_sum.h"
+#include "tests/sum_mask.h"
 
 static uint32_t waiting; // set by a reload
 
@@ -139,7 +140,7 @@ static void test_seeds_of_before(void **state) {
     for (int k = 0; k < SITES; k++) {
         run.peers[k] = index_of[k];
         sum_of(k, &sums[k]);
-        OK(sec_sum_mask(sums[k], 0, 0, values, COUNT, &masked[k]));
+        OK(sum_mask(sums[k], 0, 0, values, COUNT, &masked[k]));
         blobs[k] = (struct inter_sums_blob){masked[k].p, masked[k].len};
         maps[k].p = masked[k].p;
         maps[k].len = masked[k].len;

@@ -11,6 +11,7 @@
 #include "inter/ledger/ledger.h"
 #include "inter/record/weights.h"
 #include "inter/round/sums.h"
+#include "tests/sum_mask.h"
 #include "tests/unit/node_fixture.h"
 
 #include <sodium.h>
@@ -36,7 +37,7 @@ static void mask_all(void) {
         OK(sec_sum_create(MEMBERS, m, (const uint8_t(*)[SEC_SUM_KEY_BYTES])pair, &keys[m]));
         for (int i = 0; i < COUNT; i++)
             values[m][i] = (int16_t)((int)neb_rng_below(&rng, 2001) - 1000);
-        OK(sec_sum_mask(keys[m], 0, ROUND, values[m], COUNT, &blobs[m]));
+        OK(sum_mask(keys[m], 0, ROUND, values[m], COUNT, &blobs[m]));
         OK(sec_sum_open(blobs[m].p, blobs[m].len, &heads[m], &body));
         manifests[m] = update(m, 1, 0);
         manifests[m].bytes = (uint32_t)blobs[m].len;

@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include "inter/round/sums.h"
+#include "tests/sum_mask.h"
 
 enum { ROWS_MAX = 64, INTEGERS = 4 * SIM_WORDS };
 static const uint8_t job_id[INTER_ID_BYTES] = {1};
@@ -91,8 +92,8 @@ void sim_masks_handed_out(struct sim *s, const struct inter_manifest *m, const i
     u->here = true;
     u->drained = !m->tokens;
     memcpy(u->sha, m->sha256, sizeof u->sha);
-    if (sec_sum_mask(s->masks->keys[m->key.member], m->key.fragment, m->key.round, q, INTEGERS,
-                     &u->bytes) != NEB_OK ||
+    if (sum_mask(s->masks->keys[m->key.member], m->key.fragment, m->key.round, q, INTEGERS,
+                 &u->bytes) != NEB_OK ||
         sec_sum_open(u->bytes.p, u->bytes.len, &u->head, &body) != NEB_OK)
         abort();
 }

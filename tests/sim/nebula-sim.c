@@ -1,28 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The federation in virtual time.
-//
-//   nebula-sim [--seed N] [--seeds K] [--members M] [--witnesses W] [--rounds R] [--fragments F]
-//              [--trace]
-//       random faults by seed: crashes between stores, cuts, one-way cuts, partitions, slow links,
-//       lost disks, skewed clocks, slow and killed workers, planned leaves, refused updates, and
-//       loss, duplication and reordering of messages
-//   nebula-sim --byzantine …
-//       the same with one Byzantine member (nebula-sim-byzantine.c)
-//   nebula-sim --idle …
-//       the worker of one of three or more members ends for good; its agent still votes and stores
-//   nebula-sim --rot …
-//       disks lose complete updates, but never the last copy
-//   nebula-sim --terms …
-//       no faults, but one member sends false terms (nebula-sim-terms.c) and is not revoked
-//   nebula-sim --masked [--colluders F --members M] [--byzantine] …
-//       masked sums: nobody can read more than one sum a round; it has two or more honest members
-//   nebula-sim --pace …
-//       no faults, but links and workers differ in speed: rounds must not wait without need
-//   nebula-sim --exhaustive single|double [--members M] [--rounds R]
-//       every fault at every message and every store of an undisturbed run, or every pair of faults
-//
-// The exit status is 0 only without a violation. Without --members, the number of members,
-// witnesses and fragments follows from the seed. --jobs J sets the number of processes (default 2).
 #include "agent/base/clock.h"
 #include "agent/base/number.h"
 #include "tests/sim/sim.h"
@@ -34,6 +11,30 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+static const char help[] =
+    "usage: nebula-sim [--seed N] [--seeds K] [--members M] [--witnesses W] [--rounds R]\n"
+    "                  [--fragments F] [--jobs J] [--orderly] [--trace] [MODE]\n"
+    "Random faults by seed: crashes between stores, cuts, one-way cuts, partitions, slow links,\n"
+    "lost disks, skewed clocks, slow and killed workers, planned leaves, refused updates, and\n"
+    "loss, duplication and reordering of messages. MODE changes this:\n"
+    "  --byzantine  also one Byzantine member (nebula-sim-byzantine.c)\n"
+    "  --idle       the worker of one of three or more members ends for good; its agent still\n"
+    "               votes and stores\n"
+    "  --rot        disks lose complete updates, but never the last copy\n"
+    "  --terms      no faults, but one member sends false terms (nebula-sim-terms.c) and is not\n"
+    "               revoked\n"
+    "  --masked [--colluders F --members M] [--byzantine]\n"
+    "               masked sums: nobody can read more than one sum a round; two or more members\n"
+    "               are honest\n"
+    "  --pace       no faults, but links and workers differ in speed: no round may wait without\n"
+    "               need\n"
+    "  --exhaustive single|double\n"
+    "               every fault at every message and every store of an undisturbed run, or every\n"
+    "               pair of faults\n"
+    "Without --members, the number of members, witnesses and fragments follows from the seed.\n"
+    "--jobs sets the number of processes (default 2). --orderly neither loses, doubles nor\n"
+    "reorders messages. The exit status is 0 only without a violation.\n";
 
 struct totals {
     uint64_t runs, messages, stores, committed, rejected, merges, returns, snapshots, taken_over;
@@ -251,7 +252,8 @@ int main(int argc, char **argv) {
         {"jobs", 1, NULL, 'j'},      {"exhaustive", 1, NULL, 'x'}, {"trace", 0, NULL, 't'},
         {"byzantine", 0, NULL, 'l'}, {"orderly", 0, NULL, 'o'},    {"pace", 0, NULL, 'p'},
         {"terms", 0, NULL, 'y'},     {"idle", 0, NULL, 'i'},       {"rot", 0, NULL, 'd'},
-        {"masked", 0, NULL, 'a'},    {"colluders", 1, NULL, 'c'},  {NULL, 0, NULL, 0}};
+        {"masked", 0, NULL, 'a'},    {"colluders", 1, NULL, 'c'},  {"help", 0, NULL, 'h'},
+        {NULL, 0, NULL, 0}};
     struct sim_options o = {.seed = 1, .rounds = 8, .chaos = true};
     uint64_t count = 1, jobs = 2;
     bool exhaustive = false, pairs = false, good = true;
@@ -267,6 +269,7 @@ int main(int argc, char **argv) {
         case 'r': o.rounds = (uint32_t)number(optarg, "--rounds", UINT32_MAX); break;
         case 'f': o.fragments = (uint32_t)number(optarg, "--fragments", UINT32_MAX); break;
         case 'j': jobs = number(optarg, "--jobs", UINT64_MAX); break;
+        case 'h': return fputs(help, stdout) < 0;
         case 't': o.trace = true; break;
         case 'o': o.orderly = true; break;
         case 'l': o.byzantine = true; break;
@@ -288,14 +291,7 @@ int main(int argc, char **argv) {
             if (pairs || !strcmp(optarg, "single"))
                 break;
             // fall through
-        default:
-            fprintf(
-                stderr,
-                "usage: nebula-sim [--seed N] [--seeds K] [--members M] [--witnesses W] "
-                "[--rounds R] [--fragments F] [--jobs J] [--exhaustive single|double] "
-                "[--byzantine] [--idle] [--rot] [--terms] [--masked] [--colluders F] [--orderly] "
-                "[--pace] [--trace]\n");
-            return 2;
+        default: fputs("nebula-sim: nebula-sim --help lists the options\n", stderr); return 2;
         }
     }
     if (o.members == 1 || o.members > NEB_MEMBERS_MAX || o.fragments > SIM_FRAGMENTS ||

@@ -120,13 +120,13 @@ static void test_work_is_counted(void **state) {
         one_step(mesh, i, &b);
         long with = allocations - start;
         assert_true(a.loss == b.loss && a.update.grad_norm == b.update.grad_norm);
-        // Two broadcasts of the batch, and the number of targets. Then one call for the squares of
+        // One broadcast of the step, and the number of targets. Then one call for the squares of
         // each tensor, the loss, and the number again, which only accelerators use.
-        assert_int_equal(n.calls, 4);
-        size_t tensors = (size_t)intra_group_model(mesh)->n_all_tensors;
-        assert_int_equal(n.bytes,
-                         2 * sizeof(int32_t) * BATCH * SEQ + (1 + tensors + 2) * sizeof(double));
-        if (i > 0) // scratch memory grows in the first step
+        assert_int_equal(n.calls, 3);
+        size_t tensors = (size_t)intra_group_model(mesh)->n_all_tensors,
+               known = 2 * sizeof(int32_t) * BATCH * SEQ + (1 + tensors + 2) * sizeof(double);
+        assert_in_range(n.bytes, known, known + 64); // and a head of the micro-batch
+        if (i > 0)                                   // scratch memory grows in the first step
             assert_true(with <= without);
     }
     const struct intra_model *x = intra_group_trainer(bare)->model,

@@ -50,13 +50,17 @@ static void test_shapes(void **state) {
     neb_log_set_sink(NULL, NULL);
 }
 
-static void test_line(void **state) {
-    (void)state;
+static void check_line(bool muon) {
     FILE *f = tmpfile();
     assert_non_null(f);
     int was = print_to(f);
-    struct bench_train_shape shape = {
-        .n_layers = 1, .d_model = 32, .seq_len = 16, .batch = 8, .vocab = 40, .steps = 60};
+    struct bench_train_shape shape = {.n_layers = 1,
+                                      .d_model = 32,
+                                      .seq_len = 16,
+                                      .batch = 8,
+                                      .vocab = 40,
+                                      .steps = 60,
+                                      .muon = muon};
     enum neb_status st = bench_train(2, true, &shape);
     print_to_end(f, was);
     assert_int_equal(st, NEB_OK);
@@ -76,10 +80,19 @@ static void test_line(void **state) {
     assert_true(fabs(value * 1e9 * step / 128 / (6 * 14592 + 6 * 17 * 32) - 1) < 1e-3);
     assert_true(number(o, "best_step_ms") <= number(o, "step_ms") && number(o, "threads") == 2);
     assert_true(number(o, "update_share") > 0 && number(o, "update_share") < 1);
+    assert_true(muon ? number(o, "muon_share") > 0 &&
+                           number(o, "muon_share") < number(o, "update_share")
+                     : number(o, "muon_share") == 0);
     assert_true(number(o, "loss") < log(40)); // below the loss of a uniform guess
     json_decref(o);
     assert_null(fgets(line, sizeof line, f));
     fclose(f);
+}
+
+static void test_line(void **state) {
+    (void)state;
+    check_line(false);
+    check_line(true);
 }
 
 int main(void) {

@@ -9,6 +9,7 @@
 #include "kernels/blocks.h"
 #include "kernels/exact.h"
 #include "kernels/quant.h"
+#include "tests/quant_reference.h"
 #include "tests/testing.h"
 
 #include <math.h>
@@ -75,16 +76,16 @@ static void in_parts(const struct data *d, const struct shape *s, float beta, st
                          ? rms
                          : most / (s->levels == 6 ? 5.5f : (float)s->levels);
         o->scales[b] = kern_scale_code(step, o->top);
-        kern_quantise(codes + at, o->u + at, kern_scale_value(o->scales[b], o->top), s->levels,
-                      len);
+        reference_quantise(codes + at, o->u + at, kern_scale_value(o->scales[b], o->top), s->levels,
+                           len);
     }
     if (s->four)
-        kern_pack4(o->codes, codes, s->n);
+        reference_pack4(o->codes, codes, s->n);
     else
         memcpy(o->codes, codes, s->n);
 }
 
-// learned: the frame comes from θ, θ_m and e. Otherwise it comes from the u that in_parts has left.
+// learned: the frame comes from θ, θ_m and e; else from the u that in_parts has left.
 static void in_one(const struct data *d, const struct shape *s, float beta, bool learned, bool keep,
                    const float *u, struct result *o) {
     static uint16_t steps[N];
@@ -283,8 +284,8 @@ static void test_strips_equal_full_decode(void **state) {
     free(strip);
 }
 
-// The fast decoders against kern_unpack4 and kern_dequantise. They must find a code out of range
-// anywhere.
+// The fast decoders against reference_unpack4 and kern_dequantise. They must find a code out of
+// range anywhere.
 static void test_decoders_give_the_same_bits(void **state) {
     (void)state;
     enum { BLOCKS = 70, MANY = BLOCKS * 128 };
@@ -302,7 +303,7 @@ static void test_decoders_give_the_same_bits(void **state) {
             kern_dequantise(want + b * 128, codes + b * 128, kern_scale_value(scales[b], top), 128);
         }
         if (four) {
-            kern_pack4(packed, codes, MANY);
+            reference_pack4(packed, codes, MANY);
             kern_expand4(expanded, packed, MANY / 2);
             assert_memory_equal(expanded, codes, MANY);
         }
@@ -311,11 +312,11 @@ static void test_decoders_give_the_same_bits(void **state) {
         if (!four)
             continue;
         size_t n = MANY - neb_rng_below(&r, 300), at = neb_rng_below(&r, n / 2);
-        kern_pack4(packed, codes, n);
-        assert_true(kern_check4(packed, n) && kern_unpack4(expanded, packed, n));
+        reference_pack4(packed, codes, n);
+        assert_true(kern_check4(packed, n) && reference_unpack4(expanded, packed, n));
         uint8_t was = packed[at];
         packed[at] &= round % 4 == 1 ? 0x0f : 0xf0;
-        assert_false(kern_check4(packed, n) || kern_unpack4(expanded, packed, n));
+        assert_false(kern_check4(packed, n) || reference_unpack4(expanded, packed, n));
         packed[at] = was;
         if (n % 2) {
             packed[n / 2] = (uint8_t)((packed[n / 2] & 15) | 7 << 4);

@@ -86,9 +86,6 @@ static void test_error_messages(void **state) {
          "dir/job.yaml:7: clusters.recompute: \"yes\" is neither true nor false"},
         {"threads: 2", "witness: 1",
          "dir/job.yaml:7: clusters.witness: \"1\" is neither true nor false"},
-        {"threads: 2", "launcher: attach, outer_state: device",
-         "dir/job.yaml:7: clusters.outer_state: cluster paris: an attached trainer chooses its own "
-         "devices and types; remove it"},
         {"threads: 2", "launcher: attach, device: cuda",
          "dir/job.yaml:7: clusters.device: cluster paris: an attached trainer chooses its own "
          "devices and types; remove it"},
@@ -255,7 +252,7 @@ static const char teacher_learns[] = "distill: {teacher: {learn: true}}\n",
                   taught_at_once[] =
                       "distill: {teacher: {learn: true}}\nsync: {scheme: synchronous}\n";
 
-// The sides of rtd and distill train on every device on which a replica trains, with one rank.
+// The sides of rtd and distill train on every device and mesh on which a replica trains.
 static void test_side_devices(void **state) {
     (void)state;
     static const char *const modes[] = {"rtd", "distill"},
@@ -265,7 +262,8 @@ static void test_side_devices(void **state) {
                                               "device: cuda, precision: bf16, cuda_graphs: auto",
                                               "precision: fp32, cuda_graphs: off",
                                               "device: cuda, outer_state: host",
-                                              "device: cuda, mesh: {dp: 1, pp: 1, tp: 1}"};
+                                              "device: cuda, mesh: {dp: 1, pp: 1, tp: 1}",
+                                              "mesh: {dp: 2, pp: 2, tp: 2}, launcher: mpirun"};
     struct agent_job j;
     char text[2048];
     neb_log_set_sink(capture, NULL);
@@ -303,16 +301,17 @@ static void test_side_devices_refused(void **state) {
     static const struct {
         const char *mode, *more, *keys, *key, *expect;
     } cases[] = {
-        {"rtd", "", "mesh: {dp: 2}", "mesh",
-         "cluster rome: mode rtd trains on one rank in each cluster; remove it"},
-        {"rtd", "", "device: cuda, mesh: {dp: 3}", "mesh", // dp 3 does not divide the step
-         "cluster rome: mode rtd trains on one rank in each cluster; remove it"},
+        {"rtd", "", "device: cuda, mesh: {dp: 3}", "mesh",
+         "cluster rome: dp 3 does not divide the sequences of a step"},
+        {"rtd", "", "mesh: {tp: 8}", "mesh", "cluster rome cannot run this model"},
         {"rtd", "", "mesh: auto", "mesh",
-         "cluster rome: mode rtd trains on one rank in each cluster; remove it"},
-        {"distill", teacher_learns, "device: cuda, mesh: {tp: 2}", "mesh",
-         "cluster rome: mode distill trains on one rank in each cluster; remove it"},
+         "cluster rome: \"auto\" needs mode: replicas; in mode rtd give the numbers of ranks"},
+        {"rtd", one_process, "mesh: {dp: 2}", "mesh",
+         "cluster rome: mode rtd with sync.scheme: synchronous is one process; remove it"},
+        {"distill", "distill: {teacher: {learn: true, n_heads: 1, d_model: 64}}\n", "mesh: {tp: 2}",
+         "mesh", "cluster rome cannot run this model"},
         {"distill", teacher_learns, "mesh: auto, launcher: mpirun, ranks: 4", "mesh",
-         "cluster rome: mode distill trains on one rank in each cluster; remove it"},
+         "cluster rome: \"auto\" needs mode: replicas; in mode distill give the numbers of ranks"},
         {"rtd", "", "outer_state: device", "outer_state",
          "cluster rome: \"device\", but mode rtd merges no updates; allowed: auto, host"},
         {"distill", teacher_learns, "outer_state: device", "outer_state",

@@ -7,6 +7,7 @@
 #include "agent/base/rng.h"
 #include "agent/base/sha256.h"
 #include "intra/data/data.h"
+#include "tests/corpus_token.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -153,7 +154,7 @@ static void check_windows(int32_t vocab, const char *name) {
         }
     }
     for (uint64_t at = 0; at < tokens; at++)
-        assert_int_equal(intra_corpus_token(c, 0, INTRA_TRAIN, at), id(&m, 0, at));
+        assert_int_equal(corpus_token(c, 0, INTRA_TRAIN, at), id(&m, 0, at));
     intra_corpus_window(c, 0, INTRA_TRAIN, 1, 3, x, y); // the shortest window
     assert_int_equal(x[0], id(&m, 0, 3));
     assert_int_equal(y[0], id(&m, 0, 4));
@@ -220,7 +221,7 @@ static void test_limit_of_shards(void **state) {
     make(&most, "most");
     struct intra_corpus *c = opened(&most);
     assert_int_equal(intra_corpus_tokens(c, 1, INTRA_TRAIN), INTRA_SHARDS_MAX / 2);
-    assert_int_equal(intra_corpus_token(c, 1, INTRA_TRAIN, 9999), id(&most, 1, 0));
+    assert_int_equal(corpus_token(c, 1, INTRA_TRAIN, 9999), id(&most, 1, 0));
     intra_corpus_close(&c);
     make(&more, "more");
     assert_int_equal(intra_corpus_open(more.folder, false, &c), NEB_ERR_LIMIT);

@@ -6,6 +6,7 @@
 #include "agent/base/rng.h"
 #include "agent/plan/planner.h"
 #include "inter/outer/outer.h"
+#include "intra/cost/parts.h"
 #include "kernels/count.h"
 #include "tests/unit/cost_fixture.h"
 
@@ -72,12 +73,11 @@ static struct intra_model_config wide(void) {
 // the step's numbers are wrong.
 static double allocated_by(const struct intra_cost_job *j, int32_t stage) {
     bool ranks = j->mesh.dp * j->mesh.pp * j->mesh.tp > 1;
-    static struct intra_comm_ops ops;
-    kern_count_nothing(&ops, sizeof ops);
-    struct intra_comm world = {.ops = &ops, .size = j->mesh.dp * j->mesh.pp * j->mesh.tp},
-                      dp = {.ops = &ops, .size = j->mesh.dp},
-                      tp = {.ops = &ops, .size = j->mesh.tp},
-                      pp = {.ops = &ops, .size = j->mesh.pp, .rank = stage};
+    const struct intra_comm_ops *ops = &cost_counting_comm;
+    struct cost_traffic traffic = {0};
+    struct intra_comm world = {ops, &traffic, 0, j->mesh.dp * j->mesh.pp * j->mesh.tp},
+                      dp = {ops, &traffic, 0, j->mesh.dp}, tp = {ops, &traffic, 0, j->mesh.tp},
+                      pp = {ops, &traffic, stage, j->mesh.pp};
     const struct intra_mesh mesh = {.c = j->mesh,
                                     .pp_rank = stage,
                                     .world = &world,

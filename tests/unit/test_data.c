@@ -4,6 +4,7 @@
 #include "agent/base/sha256.h"
 #include "intra/data/data.h"
 #include "intra/data/tokenizer.h"
+#include "tests/corpus_token.h"
 #include "tests/unit/scratch.h"
 
 #include <string.h>
@@ -401,7 +402,7 @@ static void test_wide_tokens_are_written(void **state) {
     uint64_t n = intra_corpus_tokens(c, 0, INTRA_TRAIN), wide = 0;
     int32_t *ids = malloc(n * sizeof *ids);
     for (uint64_t k = 0; k < n; k++) {
-        ids[k] = intra_corpus_token(c, 0, INTRA_TRAIN, k);
+        ids[k] = corpus_token(c, 0, INTRA_TRAIN, k);
         wide += ids[k] > 65535;
     }
     assert_true(wide > 1000);

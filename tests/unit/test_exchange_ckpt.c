@@ -4,6 +4,7 @@
 // next rounds.
 #include "agent/train/worker.h"
 #include "inter/service/snapshot.h"
+#include "tests/ipc_part.h"
 #include "tests/testing.h"
 
 #include <math.h>
@@ -213,20 +214,19 @@ static void train_to(struct run *w, int64_t step) {
 // Delivers the commit of the fragment's first round. It holds what was sent at step COMMITTED after
 // the update of step SENT was taken back.
 static void bring_commit(struct run *w, bool rejected) {
-    static const char none[1];
     const struct neb_buf *b = &w->x.flight[F].blob; // any well-formed blob
-    struct agent_ipc_msg m = {
-        .head = json_pack("{s:s,s:i,s:i,s:i,s:f,s:f,s:b,s:[]}", "ev", "commit", "fragment", F,
-                          "round", 0, "cursor", COMMITTED, "eta", 1.0, "mu", 0.0, "rejected",
-                          rejected, "entries"),
-        .n_parts = !rejected,
-        .parts = {{rejected ? (const void *)none : b->p, rejected ? 0 : b->len}}};
-    if (!rejected)
+    struct agent_ipc_msg m = {.head =
+                                  json_pack("{s:s,s:i,s:i,s:i,s:f,s:f,s:b,s:[]}", "ev", "commit",
+                                            "fragment", F, "round", 0, "cursor", COMMITTED, "eta",
+                                            1.0, "mu", 0.0, "rejected", rejected, "entries")};
+    if (!rejected) {
+        testing_add_part(&m, b->p, b->len);
         json_array_append_new(json_object_get(m.head, "entries"),
                               json_pack("{s:i,s:i,s:i,s:f}", "member", w->x.cluster, "attempt", 1,
                                         "tokens", COMMITTED, "clip", 1.0));
+    }
     assert_int_equal(exchange_take_commit(&w->x, &m), NEB_OK);
-    json_decref(m.head);
+    agent_ipc_msg_clear(&m);
     assert_true(w->x.flight[F].here);
 }
 

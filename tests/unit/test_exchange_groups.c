@@ -5,6 +5,7 @@
 #include "agent/base/log.h"
 #include "agent/exchange/exchange.h"
 #include "agent/exchange/manifest.h"
+#include "tests/ipc_part.h"
 #include "tests/testing.h"
 
 #include <math.h>
@@ -218,12 +219,10 @@ static void commit(struct cluster *const c[CLUSTERS], int32_t f) {
                           "member", 0, "tokens", (int)c[0]->x.flight[f].tokens, "clip", 1.0,
                           "member", 1, "tokens", (int)c[1]->x.flight[f].tokens, "clip", 1.0)};
         assert_non_null(m.head);
-        m.n_parts = CLUSTERS;
         for (int k = 0; k < CLUSTERS; k++)
-            m.parts[k] =
-                (struct agent_ipc_part){c[k]->x.flight[f].blob.p, c[k]->x.flight[f].blob.len};
+            testing_add_part(&m, c[k]->x.flight[f].blob.p, c[k]->x.flight[f].blob.len);
         assert_int_equal(exchange_take_commit(&c[to]->x, &m), NEB_OK);
-        json_decref(m.head);
+        agent_ipc_msg_clear(&m);
     }
 }
 
@@ -248,7 +247,7 @@ static void test_one_cluster_owns_a_tensor(void **state) {
     size_t bytes = agent_unit_size(&c[0]->units[head]) * sizeof(float);
     for (int round = 0; round < 3; round++) {
         round_of(c, HEAD);
-        assert_int_equal(c[0]->x.flight[HEAD].blob.len, 8);
+        assert_int_equal(c[0]->x.flight[HEAD].payload, 8);
         assert_true(c[0]->x.flight[HEAD].tokens == 0 && c[1]->x.flight[HEAD].tokens > 0);
         struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
         inter_outer_arrays(c[0]->x.outer, arrays);
@@ -271,19 +270,21 @@ static void test_the_owner_is_away(void **state) {
     assert_int_equal(agent_shards_digest(c[0]->x.shards, HEAD, &before), NEB_OK);
     train(c[0]);
     assert_int_equal(exchange_send(&c[0]->x, HEAD), NEB_OK);
-    struct agent_ipc_msg m = {.head = json_pack("{s:s,s:i,s:i,s:i,s:f,s:f,s:[{s:i,s:i,s:f}]}", "ev",
-                                                "commit", "fragment", HEAD, "round", 0, "cursor", 1,
-                                                "eta", 0.7, "mu", 0.9, "entries", "member", 0,
-                                                "tokens", 0, "clip", 1.0)};
-    m.n_parts = 1;
-    m.parts[0] = (struct agent_ipc_part){c[0]->x.flight[HEAD].blob.p, 8};
+    uint8_t empty[8]; // the update of a cluster that is not the owner
+    assert_int_equal(c[0]->x.flight[HEAD].blob.len, sizeof empty);
+    memcpy(empty, c[0]->x.flight[HEAD].blob.p, sizeof empty);
     for (int k = 0; k < CLUSTERS; k++) {
+        struct agent_ipc_msg m = {.head = json_pack("{s:s,s:i,s:i,s:i,s:f,s:f,s:[{s:i,s:i,s:f}]}",
+                                                    "ev", "commit", "fragment", HEAD, "round", 0,
+                                                    "cursor", 1, "eta", 0.7, "mu", 0.9, "entries",
+                                                    "member", 0, "tokens", 0, "clip", 1.0)};
+        testing_add_part(&m, empty, sizeof empty);
         assert_int_equal(exchange_take_commit(&c[k]->x, &m), NEB_OK);
         assert_int_equal(exchange_merge(&c[k]->x, HEAD), NEB_OK);
         assert_int_equal(agent_shards_digest(c[k]->x.shards, HEAD, &after), NEB_OK);
         assert_true(before.lo != after.lo || before.hi != after.hi); // the version counts
+        agent_ipc_msg_clear(&m);
     }
-    json_decref(m.head);
     assert_memory_equal(&c[0]->x.kept[HEAD].last_digest, &c[1]->x.kept[HEAD].last_digest,
                         sizeof after);
     destroy(&c[0]);

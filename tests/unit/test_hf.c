@@ -293,7 +293,7 @@ static const struct refusal {
      {"rope_parameters", "differ between layers"}},
     {LLAMA ",\"rope_theta\":Infinity}", NEB_ERR_FORMAT, {"rope_theta", "a number above 0"}},
     {LLAMA ",\"rope_theta\":NaN}", NEB_ERR_FORMAT, {"rope_theta"}},
-    {LLAMA ",\"rms_norm_eps\":1e999}", NEB_ERR_FORMAT, {"rms_norm_eps"}},
+    {LLAMA ",\"rms_norm_eps\":1e999}", NEB_ERR_FORMAT, {"rms_norm_eps", "below 1e30"}},
     {LLAMA ",\"rope_scaling\":NaN}", NEB_ERR_FORMAT, {"rope_scaling"}},
     {LLAMA ",\"num_hidden_layers\":-Infinity}", NEB_ERR_FORMAT, {"num_hidden_layers"}},
     {LLAMA ",\"num_hidden_layers\":1000000000000000019884624838656}",

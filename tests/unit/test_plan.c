@@ -2,16 +2,20 @@
 // agent/plan: counts equal the counts of the models that are built, and bytes equal those of the
 // codec.
 #include "agent/base/log.h"
+#include "agent/base/rng.h"
 #include "agent/job/update_size.h"
 #include "agent/plan/plan.h"
+#include "compress/update.h"
 #include "intra/train/shards.h"
 #include "intra/train/trainer.h"
+#include "security/secure_sum.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 
 #include <cmocka.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char base[] =
@@ -135,8 +139,8 @@ static void test_bytes(void **state) {
         {{"sync.early_steps=20", "sync.early_interval=5", "sync.interval=30", NULL}, 7, 3, 4.2},
         {{"trainable=bitfit", "sync.interval=99", "sync.codec=topk:64/4096", NULL},
          2,
-         7,
-         9}, // all trainable tensors are vectors: int8
+         20,
+         35}, // all trainable tensors are short vectors: int8, and the head of each frame
         {{"model.vocab=100000", "sync.codec=topk:64/4096", NULL}, 4, 0.1, 0.3},
         {{"sync.scheme=synchronous", NULL}, 100, 32, 32},
     };
@@ -159,6 +163,76 @@ static void test_bytes(void **state) {
     struct agent_plan with;
     assert_int_equal(agent_job_plan(&none, 200, &with), NEB_OK);
     assert_int_equal(with.params - p.params, (200 - 96) * 32);
+}
+
+static float draw(struct neb_rng *r) {
+    float x;
+    neb_rng_normals(r, &x, 1);
+    return x;
+}
+
+// Bytes of a real update of all units, by another generator than that of the plan.
+static double written(const struct agent_job *j, const struct intra_model *m) {
+    struct cmp_codec codec;
+    struct cmp_work *work;
+    struct neb_buf update = {0};
+    struct neb_rng rng = neb_rng_make(7, 7);
+    struct intra_unit *units;
+    int32_t n;
+    assert_int_equal(cmp_codec_parse(j->sync.codec, &codec), NEB_OK);
+    assert_int_equal(cmp_work_create(&work), NEB_OK);
+    assert_int_equal(intra_units(m, &units, &n), NEB_OK);
+    cmp_update_begin(&update, (uint32_t)n);
+    for (int32_t i = 0; i < n; i++) {
+        size_t size = (size_t)units[i].rows * (size_t)units[i].cols;
+        float *x = malloc(size * sizeof *x);
+        for (size_t k = 0; k < size; k++)
+            x[k] = 1e-4f * draw(&rng);
+        const struct cmp_unit_shape shape = {(uint32_t)i, (uint32_t)units[i].rows,
+                                             (uint32_t)units[i].cols, false};
+        assert_int_equal(
+            cmp_update_add(work, &update, &shape, &codec, &(struct cmp_source){.x = x}, NULL),
+            NEB_OK);
+        free(x);
+    }
+    double bytes = (double)update.len;
+    free(units);
+    neb_buf_free(&update);
+    cmp_work_destroy(&work);
+    return bytes;
+}
+
+// The planned bytes of an exchange are those of real updates within 1 % (top-k: 3 %), and at most
+// the bound.
+static void test_bytes_are_written(void **state) {
+    (void)state;
+    static const char *const codecs[] = {"sync.codec=fp32", "sync.codec=bf16", "sync.codec=int8",
+                                         "sync.codec=int4", "sync.codec=topk:64/4096"};
+    for (size_t i = 0; i < sizeof codecs / sizeof *codecs; i++) {
+        struct agent_job j =
+            job_with((const char *const[]){codecs[i], "model.vocab=4000", "model.d_ff=3000", NULL});
+        struct agent_plan p;
+        struct intra_model *m;
+        assert_int_equal(agent_job_plan(&j, 0, &p), NEB_OK);
+        struct intra_model_config c = model_of(&j);
+        assert_int_equal(intra_model_create(&c, &j.trainable, 1, &m), NEB_OK);
+        double bytes = written(&j, m);
+        if (fabs(p.bytes_per_exchange / bytes - 1) > (strstr(codecs[i], "topk") ? 0.03 : 0.01) ||
+            bytes > p.bits_most / 8 * (double)p.trainable)
+            fail_msg("%s: planned %.0f bytes, at most %.0f, written %.0f", codecs[i],
+                     p.bytes_per_exchange, p.bits_most / 8 * (double)p.trainable, bytes);
+        intra_model_destroy(&m);
+    }
+    // Masked sums have one size.
+    struct agent_job j = job_with((const char *const[]){"sync.codec=bf16", "sync.row_weights=false",
+                                                        "sync.fragments=2", NULL});
+    struct agent_plan p;
+    j.sync.gate = AGENT_GATE_PRIVATE;
+    j.n_clusters = 3;
+    assert_int_equal(agent_job_plan(&j, 0, &p), NEB_OK);
+    assert_true(p.bytes_per_exchange ==
+                2.0 * (double)p.trainable + 2.0 * (double)sec_sum_bytes(3, 0));
+    assert_true(p.bits_most == p.bits_per_param);
 }
 
 // An update goes to each other cluster that exchanges; labels go to none of them.
@@ -241,8 +315,8 @@ static void test_updates_that_fit(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_counts), cmocka_unit_test(test_fragments),
-        cmocka_unit_test(test_bytes), cmocka_unit_test(test_receivers),
-        cmocka_unit_test(test_updates_that_fit)};
+        cmocka_unit_test(test_counts),    cmocka_unit_test(test_fragments),
+        cmocka_unit_test(test_bytes),     cmocka_unit_test(test_bytes_are_written),
+        cmocka_unit_test(test_receivers), cmocka_unit_test(test_updates_that_fit)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
 // Masked LM and replaced-token detection: masks and draws depend only on their seeds, labels are
 // right, and the gradients of both losses through a bidirectional model match finite differences.
 #include "agent/base/rng.h"
+#include "intra/model/device.h"
 #include "intra/train/rtd.h"
 
 #include <math.h>
@@ -178,6 +179,7 @@ static void test_draws(void **state) {
     struct intra_model *m = make(INTRA_HEAD_LM);
     int32_t tokens[N], targets[N], at[DRAWS], first[DRAWS], ids[DRAWS];
     float logits[V];
+    static double u[DRAWS];
     text(tokens, N);
     for (int i = 0; i < N; i++)
         targets[i] = 5;
@@ -190,7 +192,8 @@ static void test_draws(void **state) {
         struct intra_device_config c = {.D = K, .batch = DRAWS / T + 1, .seq_len = T, .soft_k = 1};
         assert_int_equal(intra_device_create(&c, m, NULL, &a), NEB_OK);
         (void)loss_of(a, tokens, targets, 0);
-        assert_int_equal(intra_mask_sample(a, IDS, at, DRAWS, 4, 4, threads == 1 ? first : ids),
+        intra_mask_draws(4, 4, DRAWS, u);
+        assert_int_equal(intra_device_sample(a, IDS, at, DRAWS, u, threads == 1 ? first : ids),
                          NEB_OK);
         intra_device_logits(a, 3, 1, logits);
         intra_device_destroy(&a);

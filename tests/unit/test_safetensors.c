@@ -4,7 +4,7 @@
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
 #include "intra/ckpt/safetensors.h"
-#include "intra/ckpt/safetensors_half.h"
+#include "kernels/half.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -223,27 +223,27 @@ static void test_unlisted(void **state) {
 static void test_halves(void **state) {
     (void)state;
     for (uint32_t i = 0; i < 65536; i++) { // every bf16 comes back; NaNs stay NaNs
-        float f = intra_f32_of_bf16((uint16_t)i);
+        float f = kern_f32_of_bf16((uint16_t)i);
         if (isnan(f))
-            assert_true(isnan(intra_f32_of_bf16(intra_bf16_of_f32(f))));
+            assert_true(isnan(kern_f32_of_bf16(kern_bf16_of_f32(f))));
         else
-            assert_int_equal(intra_bf16_of_f32(f), i);
+            assert_int_equal(kern_bf16_of_f32(f), i);
     }
     for (uint32_t i = 0; i < 65536; i++) { // F16 against its definition
         uint32_t e = i >> 10 & 31, m = i & 1023;
         double sign = i & 0x8000 ? -1 : 1,
                v = e ? ldexp(1024.0 + m, (int)e - 25) : ldexp((double)m, -24);
-        float f = intra_f32_of_f16((uint16_t)i);
+        float f = kern_f32_of_f16((uint16_t)i);
         if (e == 31 && m)
             assert_true(isnan(f));
         else
             assert_true((double)f == sign * (e == 31 ? INFINITY : v) && !signbit(f) == (sign > 0));
     }
-    assert_int_equal(intra_bf16_of_f32(1.0f + 0x1p-8f), 0x3f80); // a tie rounds to even
-    assert_int_equal(intra_bf16_of_f32(1.0f + 0x3p-8f), 0x3f82);
-    assert_int_equal(intra_bf16_of_f32(1.0f + 0x1.1p-8f), 0x3f81);
-    assert_int_equal(intra_bf16_of_f32(-3.4e38f), 0xff80);
-    assert_int_equal(intra_bf16_of_f32(intra_f32_of_bits(0x7f800001)), 0x7fc0);
+    assert_int_equal(kern_bf16_of_f32(1.0f + 0x1p-8f), 0x3f80); // a tie rounds to even
+    assert_int_equal(kern_bf16_of_f32(1.0f + 0x3p-8f), 0x3f82);
+    assert_int_equal(kern_bf16_of_f32(1.0f + 0x1.1p-8f), 0x3f81);
+    assert_int_equal(kern_bf16_of_f32(-3.4e38f), 0xff80);
+    assert_int_equal(kern_bf16_of_f32(kern_f32_of_bits(0x7f800001)), 0x7fc0);
 }
 
 static const struct intra_st_spec specs[] = {
@@ -291,7 +291,7 @@ static void check_all(const char *stem, enum intra_st_dtype dtype) {
         for (uint64_t i = 0; i < sizes[t]; i++) {
             float expected = value(t, i);
             if (dtype == INTRA_ST_BF16)
-                expected = intra_f32_of_bf16(intra_bf16_of_f32(expected));
+                expected = kern_f32_of_bf16(kern_bf16_of_f32(expected));
             assert_memory_equal(&x[i], &expected, sizeof expected);
         }
         intra_st_drop(s, f); // it can be read again
@@ -328,7 +328,7 @@ static void test_types(void **state) {
              "{" T("h", "F16", "[2]", "8", "12") "," T("i", "I64", "[]", "0", "8") "}  \n", 12);
     assert_int_equal(intra_st_open(path, &s), NEB_OK);
     assert_int_equal(intra_st_read(s, intra_st_find(s, "h"), 1, 1, &x), NEB_OK);
-    assert_true(x == intra_f32_of_f16(0x0b0a));
+    assert_true(x == kern_f32_of_f16(0x0b0a));
     assert_int_equal(intra_st_read(s, intra_st_find(s, "i"), 0, 1, &x), NEB_ERR_UNSUPPORTED);
     assert_non_null(strstr(message, "'i' is of type I64"));
     intra_st_close(&s);

@@ -6,6 +6,7 @@
 #include "agent/base/rng.h"
 #include "agent/base/sha256.h"
 #include "inter/round/sums.h"
+#include "tests/sum_mask.h"
 #include "tests/testing.h"
 
 #include <setjmp.h>
@@ -145,7 +146,7 @@ static void start(uint8_t how_many, uint64_t seed, uint16_t set) {
                          NEB_OK);
         for (int i = 0; i < COUNT; i++)
             values[k][i] = (int16_t)((int32_t)neb_rng_below(&rng, 2000) - 1000);
-        assert_int_equal(sec_sum_mask(m->sum, 1, 4, values[k], COUNT, &m->blob), NEB_OK);
+        assert_int_equal(sum_mask(m->sum, 1, 4, values[k], COUNT, &m->blob), NEB_OK);
         if (set >> k & 1) {
             record.entries[record.n] = (struct inter_entry){
                 .tokens = 512, .member = k, .bytes = (uint32_t)m->blob.len, .clip = 1};

@@ -144,6 +144,36 @@ static void test_clock_is_set(void **state) {
     }
 }
 
+// The page shows the last merges, with times of day.
+static void test_rounds(void **state) {
+    (void)state;
+    struct agent_view *v = NULL;
+    char line[256];
+    assert_int_equal(agent_view_create(&v), NEB_OK);
+    for (int i = 0; i < 100; i++) {
+        snprintf(line, sizeof line,
+                 "{\"kind\":\"round\",\"cluster\":\"paris\",\"round\":%d,\"fragment\":1,"
+                 "\"encode_s\":0.5,\"travel_s\":2,\"held_s\":1,\"apply_s\":0.25,\"stall_s\":3}",
+                 i);
+        feed(v, line, 1000 + i);
+    }
+    char *text = agent_view_history(v);
+    json_t *root = json_loads(text, 0, NULL), *job, *list;
+    assert_non_null(root);
+    job = json_array_get(json_object_get(root, "jobs"), 0);
+    list = json_object_get(json_array_get(json_object_get(job, "clusters"), 0), "rounds");
+    static const double want[] = {99, 1, 1095.25, 1095.75, 1097.75, 1098.75, 1099, 3};
+    const json_t *last = json_array_get(list, json_array_size(list) - 1);
+    assert_int_equal(json_array_size(list), 24);
+    assert_int_equal(json_array_size(last), 8);
+    for (size_t i = 0; i < 8; i++)
+        assert_true(fabs(json_number_value(json_array_get(last, i)) - want[i]) < 1e-6);
+    assert_int_equal(json_integer_value(json_array_get(json_array_get(list, 0), 0)), 76);
+    json_decref(root);
+    free(text);
+    agent_view_destroy(&v);
+}
+
 // A worker's first note names its device.
 static void test_device(void **state) {
     (void)state;
@@ -349,11 +379,16 @@ static void test_notify(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_latest_figures), cmocka_unit_test(test_age_is_of_the_worker),
-        cmocka_unit_test(test_clock_is_set),   cmocka_unit_test(test_device),
-        cmocka_unit_test(test_bad_lines),      cmocka_unit_test(test_curve_is_bounded),
-        cmocka_unit_test(test_rates),          cmocka_unit_test(test_metrics_text),
-        cmocka_unit_test(test_long_event),     cmocka_unit_test(test_notify)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_latest_figures),
+                                       cmocka_unit_test(test_age_is_of_the_worker),
+                                       cmocka_unit_test(test_clock_is_set),
+                                       cmocka_unit_test(test_device),
+                                       cmocka_unit_test(test_rounds),
+                                       cmocka_unit_test(test_bad_lines),
+                                       cmocka_unit_test(test_curve_is_bounded),
+                                       cmocka_unit_test(test_rates),
+                                       cmocka_unit_test(test_metrics_text),
+                                       cmocka_unit_test(test_long_event),
+                                       cmocka_unit_test(test_notify)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -97,23 +97,30 @@ cudaError_t cudaGraphDestroy(cudaGraph_t g);
 
 cudaError_t cudaStreamQuery(cudaStream_t s);
 cudaError_t cudaEventQuery(cudaEvent_t e);
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags);
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const void *p);
 
 // Only in nccl_runtime.c, which runs intra/ranks/comm_nccl.c; runtime.c does not have these.
-cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const void *p);
 cudaError_t cudaMallocAsync(void **out, size_t bytes, cudaStream_t s);
 cudaError_t cudaFreeAsync(void *p, cudaStream_t s);
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest);
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int priority);
 
-// The emulator's queue (emu.cc). emu_position: number of ops ever enqueued. emu_run_until: runs up
-// to a position (no op may wait for other ranks). emu_passed: runs as far as possible; 1: the
-// position is reached. emu_busy: true if ops are left. emu_goes_on: lets some time pass.
-// emu_enqueue: adds a copy of the job to the queue, or to the current capture.
-size_t emu_position(void);
-void emu_run_until(size_t position);
-int emu_passed(size_t position);
-int emu_busy(void);
-void emu_goes_on(void);
+// The emulator's queue of a stream (emu.cc); NULL: the default stream. emu_position: number of ops
+// ever enqueued. emu_run_until: runs up to a position (no op may wait for other ranks). emu_run_all:
+// all streams. emu_passed: runs as far as possible; 1: the position is reached. emu_busy: true if
+// ops are left. emu_goes_on: lets some time pass. emu_follow: s waits for a position of another
+// stream. emu_forget: the stream ends.
+size_t emu_position(cudaStream_t s);
+void emu_run_until(cudaStream_t s, size_t position);
+void emu_run_all(void);
+int emu_passed(cudaStream_t s, size_t position);
+int emu_busy(cudaStream_t s);
+void emu_goes_on(cudaStream_t s);
+cudaError_t emu_follow(cudaStream_t s, cudaStream_t other, size_t position);
+void emu_forget(cudaStream_t s);
+// How often the host has waited for a device in calls of this thread.
+long emu_blocked(void);
 // Enqueues an operation of emu_stream.h.
 size_t emu_push(cudaStream_t s, int (*run)(void *op), void *op);
 cudaError_t emu_enqueue(cudaStream_t s, void (*run)(const void *job), const void *job,

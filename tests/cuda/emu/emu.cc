@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fibers, barriers and warp operations of cuda_runtime.h. For one host thread only.
+// Fibers, barriers and warp operations of cuda_runtime.h.
 #include <cuda_runtime.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
+#include <map>
+#include <mutex>
 #include <vector>
 
 #include "tests/cuda/emu/emu_queue.h"
@@ -24,7 +26,7 @@
 extern "C" {
 // set by tests; 0: fibers run in order. Bits 0 and 1: `apart` and `at_once`
 unsigned long long emu_seed = 1;
-cudaError_t emu_last_error = cudaSuccess;
+thread_local cudaError_t emu_last_error = cudaSuccess;
 // An injected illegal access. emu_launch_fails: the launch that fails, from 1, counted down; 0:
 // none. With emu_launch_loses the process then has no device, as with CUDA, until emu_lost is 0.
 // EMU_LOSES=N: the same at the N-th launch of every process.
@@ -333,8 +335,16 @@ static void run_grid(const char *what, dim3 grid, dim3 block, size_t shared_byte
 
 // ---- the queue ----
 
-static std::deque<std::function<bool()>> queue; // an op returns true when it has run
-static size_t enqueued;                         // since the start of the process
+// Each stream has its own. With EMU_LATE ops of different streams run in the order of the waits, so
+// a missing cudaStreamWaitEvent shows.
+struct line {
+    std::deque<std::function<bool()>> ops; // an op returns true when it has run
+    size_t put;                            // since the stream's creation
+};
+static std::map<cudaStream_t, line> lines;
+// Several host threads may use the device; one of them runs its ops at a time.
+static std::recursive_mutex door;
+using lock = std::lock_guard<std::recursive_mutex>;
 
 static bool late() {
     static const bool on = getenv("EMU_LATE") && !strcmp(getenv("EMU_LATE"), "1");
@@ -342,26 +352,31 @@ static bool late() {
 }
 
 // Runs ops until one must wait.
-static bool run_up_to(size_t position) {
-    while (!queue.empty() && enqueued - queue.size() < position) {
-        if (!queue.front()())
+static bool run_up_to(cudaStream_t s, size_t position) {
+    lock hold(door);
+    line &q = lines[s];
+    while (!q.ops.empty() && q.put - q.ops.size() < position) {
+        if (!q.ops.front()())
             return false;
-        queue.pop_front();
+        q.ops.pop_front();
     }
     return true;
 }
 
-static void put(std::function<bool()> job) {
-    enqueued++;
-    queue.push_back(std::move(job));
+static size_t put(cudaStream_t s, std::function<bool()> job) {
+    lock hold(door);
+    line &q = lines[s];
+    size_t position = ++q.put;
+    q.ops.push_back(std::move(job));
     if (!late())
-        (void)run_up_to(enqueued);
+        (void)run_up_to(s, position);
+    return position;
 }
 
 cudaError_t enqueue(cudaStream_t s, std::function<void()> job) {
     if (captures(s))
         return note(std::move(job));
-    put([job = std::move(job)] {
+    put(s, [job = std::move(job)] {
         job();
         return true;
     });
@@ -467,30 +482,58 @@ static float half_of(uint32_t pair, int which) {
 
 using namespace emu;
 
-size_t emu_position(void) { return enqueued; }
+size_t emu_position(cudaStream_t s) {
+    lock hold(door);
+    return lines[s].put;
+}
 
-int emu_passed(size_t position) { return run_up_to(position); }
+int emu_passed(cudaStream_t s, size_t position) { return run_up_to(s, position); }
 
-int emu_busy(void) { return !queue.empty(); }
+int emu_busy(cudaStream_t s) {
+    lock hold(door);
+    return !lines[s].ops.empty();
+}
 
 // A real call that waits has no time limit.
-void emu_run_until(size_t position) {
-    if (run_up_to(position))
+void emu_run_until(cudaStream_t s, size_t position) {
+    if (run_up_to(s, position))
         return;
     fprintf(stderr, "emulated CUDA: the host waits, without a time limit, behind a collective to "
                     "which other ranks have yet to come\n");
     abort();
 }
 
-void emu_goes_on(void) { (void)run_up_to(late() ? enqueued - queue.size() + 1 : enqueued); }
+void emu_run_all(void) {
+    lock hold(door);
+    for (auto &one : lines)
+        emu_run_until(one.first, one.second.put);
+}
+
+void emu_goes_on(cudaStream_t s) {
+    lock hold(door);
+    const line &q = lines[s];
+    (void)run_up_to(s, late() ? q.put - q.ops.size() + 1 : q.put);
+}
+
+void emu_forget(cudaStream_t s) {
+    lock hold(door);
+    (void)run_up_to(s, lines[s].put);
+    lines.erase(s);
+}
+
+cudaError_t emu_follow(cudaStream_t s, cudaStream_t other, size_t position) {
+    if (captures(s))
+        return emu_forbidden();
+    put(s, [=] { return run_up_to(other, position); });
+    return cudaSuccess;
+}
 
 size_t emu_push(cudaStream_t s, int (*run)(void *op), void *op) {
     if (captures(s)) {
         (void)emu_forbidden();
         return 0;
     }
-    put([=] { return run(op) != 0; });
-    return enqueued;
+    return put(s, [=] { return run(op) != 0; });
 }
 
 // The job is copied.

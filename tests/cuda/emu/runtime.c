@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// The runtime calls of cuda_runtime_api.h over host memory: device memory is malloc'ed, and all
-// streams are the emulator's one queue. Fresh memory is full of NaN, because nothing may be read
-// before it is written.
+// The runtime calls of cuda_runtime_api.h over host memory: device memory is malloc'ed, and streams
+// are the emulator's queues. Fresh memory is full of NaN, because nothing may be read before it is
+// written.
 #include "tests/cuda/emu/emu_stream.h"
 
 #include <cuda_runtime_api.h>
 #include <malloc.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-extern cudaError_t emu_last_error;
+extern _Thread_local cudaError_t emu_last_error;
 extern int emu_lost;
 
 struct emu_event {
     struct timespec at;
+    cudaStream_t stream;
     size_t position;
     int captured; // last recorded during a capture
 };
@@ -26,6 +28,8 @@ struct emu_stream {
 static long waits;          // waits of the host, inside calls
 static const char *loading; // CUDA_MODULE_LOADING: CUDA reads it once, here at the first call
 static long early;          // waits for an event behind unfinished kernels
+static _Thread_local long blocked; // waits of this thread, for tests
+long emu_blocked(void) { return blocked; }
 
 static const char *own_rank(void) { // from mpirun or torchrun; default 0
     const char *mpi = getenv("OMPI_COMM_WORLD_RANK"), *rank = mpi ? mpi : getenv("RANK");
@@ -50,11 +54,14 @@ static int is_there(int device) {
     (void)cudaGetDeviceCount(&n);
     return device >= 0 && device < n;
 }
+static _Thread_local int current; // device
 cudaError_t cudaSetDevice(int device) {
-    return emu_lost                     ? cudaErrorIllegalAddress
-           : own_rank_is("EMU_REFUSES") ? cudaErrorUnknown
-           : is_there(device)           ? cudaSuccess
-                                        : cudaErrorInvalidValue;
+    cudaError_t e = emu_lost                     ? cudaErrorIllegalAddress
+                    : own_rank_is("EMU_REFUSES") ? cudaErrorUnknown
+                    : is_there(device)           ? cudaSuccess
+                                                 : cudaErrorInvalidValue;
+    current = e == cudaSuccess ? device : current;
+    return e;
 }
 // BYTES of a variable RANK:BYTES; 0: not set, or for another rank.
 static size_t bytes_of(const char *name) {
@@ -77,7 +84,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device) {
     return is_there(device) ? cudaSuccess : cudaErrorInvalidValue;
 }
 cudaError_t cudaGetDevice(int *device) {
-    *device = 0;
+    *device = current;
     return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr a, int device) {
@@ -108,27 +115,69 @@ static cudaError_t take(void **out, size_t bytes) {
     memset(*out, 0xff, bytes);
     return cudaSuccess;
 }
+static struct { // memory of devices
+    pthread_mutex_t lock;
+    struct block {
+        char *at; // NULL: free
+        size_t bytes;
+        int device;
+    } * p;
+    size_t n;
+} blocks = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+// The block that contains p, or, if p is NULL, a free one. The caller has the lock.
+static struct block *block_of(const char *p) {
+    for (size_t i = 0; i < blocks.n; i++)
+        if (p ? p >= blocks.p[i].at && p < blocks.p[i].at + blocks.p[i].bytes : !blocks.p[i].at)
+            return &blocks.p[i];
+    return NULL;
+}
+static void note(char *at, size_t bytes) {
+    struct block *b = block_of(NULL);
+    if (!b) {
+        blocks.p = realloc(blocks.p, (blocks.n + 1) * sizeof *blocks.p);
+        b = &blocks.p[blocks.n++];
+    }
+    *b = (struct block){at, bytes, current};
+}
 cudaError_t cudaMalloc(void **out, size_t bytes) {
     *out = NULL;
     if (!fits(bytes))
         return cudaErrorMemoryAllocation;
     cudaError_t e = take(out, bytes);
+    pthread_mutex_lock(&blocks.lock);
+    if (e == cudaSuccess)
+        note(*out, malloc_usable_size(*out));
     taken += e == cudaSuccess ? malloc_usable_size(*out) : 0;
     most_taken = taken > most_taken ? taken : most_taken;
+    pthread_mutex_unlock(&blocks.lock);
     return e;
+}
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const void *p) {
+    pthread_mutex_lock(&blocks.lock);
+    const struct block *b = block_of(p);
+    *out = (struct cudaPointerAttributes){b ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered,
+                                          b ? b->device : -1, NULL, NULL};
+    pthread_mutex_unlock(&blocks.lock);
+    return cudaSuccess;
 }
 static cudaError_t give(void *p) {
     if (emu_forbidden())
         return cudaErrorStreamCaptureUnsupported;
-    emu_run_until(emu_position()); // as CUDA does
+    blocked++;
+    emu_run_all(); // as CUDA does
     free(p);
     return cudaSuccess;
 }
 cudaError_t cudaFree(void *p) {
     size_t bytes = p ? malloc_usable_size(p) : 0;
-    cudaError_t e = give(p);
-    taken -= e == cudaSuccess ? bytes : 0;
-    return e;
+    pthread_mutex_lock(&blocks.lock);
+    struct block *b = p && !emu_capturing() ? block_of(p) : NULL;
+    if (b)
+        b->at = NULL;
+    taken -= b ? bytes : 0;
+    pthread_mutex_unlock(&blocks.lock);
+    return give(p);
 }
 
 enum { PINNED_MOST = 64 };
@@ -162,18 +211,9 @@ static int is_pinned(const void *p) {
     return 0;
 }
 static size_t push(void *s, int (*run)(void *op), void *op) { return emu_push(s, run, op); }
-static int passed(void *s, size_t position) {
-    (void)s;
-    return emu_passed(position);
-}
-static int busy(void *s) {
-    (void)s;
-    return emu_busy();
-}
-static void goes_on(void *s) {
-    (void)s;
-    emu_goes_on();
-}
+static int passed(void *s, size_t position) { return emu_passed(s, position); }
+static int busy(void *s) { return emu_busy(s); }
+static void goes_on(void *s) { emu_goes_on(s); }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags) {
     (void)flags;
     *out = calloc(1, sizeof **out);
@@ -191,15 +231,16 @@ cudaError_t cudaStreamDestroy(cudaStream_t s) {
                 "emulated device of rank %s: the host has waited %ld times, %ld with kernels "
                 "behind, of memory %zu bytes were taken; CUDA_MODULE_LOADING %s\n",
                 own_rank(), waits, early, most_taken, loading ? loading : "");
+    emu_forget(s);
     free(s);
     return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t s) {
-    (void)s;
     if (emu_lost || emu_forbidden())
         return emu_lost ? cudaErrorIllegalAddress : cudaErrorStreamCaptureUnsupported;
     waits++;
-    emu_run_until(emu_position());
+    blocked++;
+    emu_run_until(s, emu_position(s));
     return cudaSuccess;
 }
 // Not a failure, but this status becomes the last error.
@@ -208,10 +249,9 @@ static cudaError_t not_ready(void) {
     return emu_last_error = cudaErrorNotReady;
 }
 cudaError_t cudaStreamQuery(cudaStream_t s) {
-    (void)s;
     if (emu_forbidden())
         return cudaErrorStreamCaptureUnsupported;
-    return emu_passed(emu_position()) ? cudaSuccess : not_ready();
+    return emu_passed(s, emu_position(s)) ? cudaSuccess : not_ready();
 }
 struct transfer {
     void *dst;
@@ -245,8 +285,10 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaM
     if (emu_capturing() && ((kind == cudaMemcpyDeviceToHost && !is_pinned(dst)) ||
                             (kind == cudaMemcpyHostToDevice && !is_pinned(src))))
         return emu_forbidden();
-    if (kind == cudaMemcpyDeviceToHost && !is_pinned(dst))
-        emu_run_until(emu_position()); // pageable memory: done when the call returns
+    if (kind == cudaMemcpyDeviceToHost && !is_pinned(dst)) {
+        blocked++;
+        emu_run_until(s, emu_position(s)); // pageable memory: done when the call returns
+    }
     // or it is read before the call returns
     if (kind == cudaMemcpyHostToDevice && !is_pinned(src)) {
         if (!(t.staged = malloc(bytes)))
@@ -273,9 +315,9 @@ cudaError_t cudaEventDestroy(cudaEvent_t e) {
     return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
-    (void)s;
     e->captured = emu_capturing();
-    e->position = emu_position();
+    e->stream = s;
+    e->position = emu_position(s);
     clock_gettime(CLOCK_MONOTONIC, &e->at);
     return cudaSuccess;
 }
@@ -283,14 +325,21 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e) {
     if (emu_forbidden() || e->captured)
         return e->captured ? cudaErrorCapturedEvent : cudaErrorStreamCaptureUnsupported;
     waits++;
-    emu_run_until(e->position);
-    early += emu_busy();
+    blocked++;
+    emu_run_until(e->stream, e->position);
+    early += emu_busy(e->stream);
     return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t e) {
     if (emu_forbidden() || e->captured)
         return e->captured ? cudaErrorCapturedEvent : cudaErrorStreamCaptureUnsupported;
-    return emu_passed(e->position) ? cudaSuccess : not_ready();
+    return emu_passed(e->stream, e->position) ? cudaSuccess : not_ready();
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags) {
+    (void)flags;
+    if (e->captured)
+        return cudaErrorCapturedEvent;
+    return emu_follow(s, e->stream, e->position);
 }
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to) {
     if (from->captured || to->captured)

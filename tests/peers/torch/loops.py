@@ -65,7 +65,7 @@ def loop():
     model = models.make(name)
     if kind == "ddp":
         model = torch.nn.parallel.DistributedDataParallel(model)
-    elif kind == "fsdp":
+    elif kind == "fsdp" and ranks > 1:
         models.shard(model, "rows")
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     data = batches()

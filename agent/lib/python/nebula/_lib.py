@@ -100,6 +100,7 @@ _ARGUMENTS = {
     "declare": [_HANDLE, POINTER(Tensor)],
     "tensor_at": [_HANDLE, c_int32, POINTER(Tensor)],
     "register": [_HANDLE, POINTER(Piece)],
+    "set_stream": [_HANDLE, c_void_p],
     "begin": [_HANDLE],
     "count": [_HANDLE, c_void_p, c_void_p, c_size_t],
     "step_with": [_HANDLE, POINTER(StepStats), POINTER(c_int)],

@@ -7,6 +7,7 @@ import ctypes
 import math
 import os
 import signal
+import sys
 import threading
 import weakref
 from typing import Any, Callable, Iterator, Mapping, Sequence
@@ -88,6 +89,7 @@ class Federation:
     def _open(self, state: Any) -> None:
         self._handle = ctypes.c_void_p()
         self._state, self._step, self._total, self._closed = TRAIN, 0, 0, False
+        self._device: Any = None
         self._error: BaseException | None = None
         self._cause: BaseException | None = None
         self._keep: list[Any] = []
@@ -165,6 +167,9 @@ class Federation:
                 p.stride[:len(slot.shape)] = placed.strides
                 check(lib.nebula_register(self._handle, ctypes.byref(p)))
             self._keep += [m.keep for m in slot.memories]
+            for m in slot.memories:
+                if m.place == _lib.CUDA and _tensors.is_torch(m.keep):
+                    self._device = m.keep.device
             self._pointers += [(m.pointer, m.address, slot.name) for m in slot.memories
                                if m.pointer]
 
@@ -195,6 +200,7 @@ class Federation:
 
     def _call(self, function: Any, *args: Any) -> None:
         self._error = self._cause = None
+        self._name_stream()
         with self._interrupts:
             status = function(*args)
         if status not in (0, INVALID):
@@ -205,6 +211,13 @@ class Federation:
             check(status)
         except Error as e:
             raise e from self._cause
+
+    def _name_stream(self) -> None:
+        """The library's stream and the loop's present one wait for each other, the host for none.
+        Libraries other than PyTorch: the default stream."""
+        if self._device is not None and self._handle:
+            stream = sys.modules["torch"].cuda.current_stream(self._device)
+            lib.nebula_set_stream(self._handle, stream.cuda_stream)
 
     def _refresh(self) -> None:
         i = self.info()

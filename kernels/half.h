@@ -1,21 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two 16-bit floats of safetensors files, bit by bit: exact, and the same with every compiler.
-#ifndef INTRA_SAFETENSORS_HALF_H
-#define INTRA_SAFETENSORS_HALF_H
+// The two 16-bit floats of files and of attached loops, bit by bit: exact, and the same with every
+// compiler and on every device.
+#ifndef KERN_HALF_H
+#define KERN_HALF_H
 #include <stdint.h>
 #include <string.h>
 
-static inline float intra_f32_of_bits(uint32_t b) {
+#ifdef __CUDACC__
+#define KERN_HALF __host__ __device__ static inline
+#else
+#define KERN_HALF static inline
+#endif
+
+KERN_HALF float kern_f32_of_bits(uint32_t b) {
     float f;
     memcpy(&f, &b, sizeof f);
     return f;
 }
 
-static inline float intra_f32_of_bf16(uint16_t h) { return intra_f32_of_bits((uint32_t)h << 16); }
+KERN_HALF float kern_f32_of_bf16(uint16_t h) { return kern_f32_of_bits((uint32_t)h << 16); }
 
 // Rounds to nearest, ties to even. NaN keeps its sign and stays NaN, even if its payload is only in
 // the bits that are cut.
-static inline uint16_t intra_bf16_of_f32(float f) {
+KERN_HALF uint16_t kern_bf16_of_f32(float f) {
     uint32_t b;
     memcpy(&b, &f, sizeof b);
     if ((b & 0x7fffffff) > 0x7f800000)
@@ -23,18 +30,18 @@ static inline uint16_t intra_bf16_of_f32(float f) {
     return (uint16_t)((b + 0x7fff + (b >> 16 & 1)) >> 16);
 }
 
-static inline float intra_f32_of_f16(uint16_t h) {
+KERN_HALF float kern_f32_of_f16(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000) << 16, e = h >> 10 & 31, m = h & 0x3ff;
     if (e == 31) // infinite or NaN
-        return intra_f32_of_bits(sign | 0x7f800000 | m << 13);
+        return kern_f32_of_bits(sign | 0x7f800000 | m << 13);
     if (e)
-        return intra_f32_of_bits(sign | (e + 112) << 23 | m << 13);
+        return kern_f32_of_bits(sign | (e + 112) << 23 | m << 13);
     float small = (float)m * 0x1p-24f; // subnormal or zero: exact in fp32
     return sign ? -small : small;
 }
 
 // Rounds to nearest, ties to even; what is too large becomes infinite. NaN keeps its sign.
-static inline uint16_t intra_f16_of_f32(float f) {
+KERN_HALF uint16_t kern_f16_of_f32(float f) {
     uint32_t b;
     memcpy(&b, &f, sizeof b);
     uint32_t sign = b >> 16 & 0x8000, x = b & 0x7fffffff;
@@ -43,7 +50,7 @@ static inline uint16_t intra_f16_of_f32(float f) {
     if (x >= 0x477ff000) // half a step above the largest
         return (uint16_t)(sign | 0x7c00);
     if (x < 0x38800000) { // subnormal: adding 0.5 leaves multiples of 2^-24 in the low bits
-        float y = intra_f32_of_bits(x) + 0.5f;
+        float y = kern_f32_of_bits(x) + 0.5f;
         memcpy(&x, &y, sizeof x);
         return (uint16_t)(sign | (x - 0x3f000000));
     }

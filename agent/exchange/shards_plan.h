@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a rank of an attached loop will need for the exchange, from the shapes alone.
+#ifndef AGENT_SHARDS_PLAN_H
+#define AGENT_SHARDS_PLAN_H
+#include "agent/exchange/trainer.h"
+
+// The bytes that agent_shards_bytes will give on the fullest of `ranks` ranks, if all of them hold
+// like parts of each tensor. fragment: (n), of each unit; -1: not exchanged. NEB_ERR_NOMEM.
+NEB_MUST_CHECK enum neb_status agent_shards_predict(const struct agent_unit *units, int32_t n,
+                                                    const int32_t *fragment, int32_t fragments,
+                                                    int ranks, int threads, uint64_t *bytes);
+
+#endif

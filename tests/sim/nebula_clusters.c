@@ -1,0 +1,523 @@
+// SPDX-License-Identifier: Apache-2.0
+// All clusters of a job in one process, without links or agents: about as fast as a synchronous
+// run. Trainer, samplers, schedule, codecs and outer step are those of the product, so the losses
+// are those of a run in which every round has the update of every cluster.
+//
+//     nebula-clusters JOB.yaml [--set KEY=VALUE]... [options]      prints one line of JSON
+//
+//     --seed N, --steps N   as `nebula pretrain`
+//     --corpus DIR          instead of data.corpus
+//     --threads N           1
+//     --state FILE          saves its state here every 250 steps, and continues from it
+//     --stop-at N           saves, and ends at this step (tests)
+//
+// sync.scheme: synchronous takes the batches of all clusters in every step and makes the outer step
+// on what it learned, every sync.interval steps.
+#include "agent/base/log.h"
+#include "agent/exchange/exchange.h"
+#include "agent/job/groups.h"
+#include "agent/job/model.h"
+#include "agent/train/tensors.h"
+#include "agent/train/worker.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SAVE_EVERY = 250 };
+
+struct member {
+    struct intra_trainer *t;
+    struct worker_tensors tensors;
+    struct intra_sampler *samplers[AGENT_CLUSTERS_MAX];
+    int n_samplers; // one; in synchronous training those of all clusters
+    struct inter_outer *outer;
+    uint64_t tokens, *counters; // counters (2 V): now
+    uint64_t *row_counts;       // (rows of the largest unit)
+    struct kept {
+        uint64_t tokens, tokens_sent, *base, *sent; // at the last merge, at the send
+        struct neb_buf blob;
+    } kept[INTER_FRAGMENTS_MAX];
+};
+
+struct run {
+    struct agent_job job;
+    struct kern *K;
+    struct intra_corpus *corpus;
+    struct member *members;
+    int n; // of members
+    struct agent_schedule schedule;
+    struct agent_fragment frags[INTER_FRAGMENTS_MAX];
+    int32_t fragments, *fragment; // of each unit
+    struct cmp_codec codec;
+    int32_t *tokens, *targets;
+    int64_t step, stop_at;
+    uint64_t payload_bytes, rounds; // bytes of one cluster
+    double loss;                    // of the last step, smoothed
+    const char *state;
+};
+
+static bool synchronous(const struct run *r) {
+    return r->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS;
+}
+
+// ---- set-up -------------------------------------------------------------------------------------
+
+static enum neb_status create_outer(struct run *r, struct member *m) {
+    const struct agent_sync *s = &r->job.sync;
+    int32_t n = m->tensors.n;
+    size_t rows = 1, counters = 2 * (size_t)m->t->c.model.vocab;
+    struct inter_outer_unit *units = calloc((size_t)n + 1, sizeof *units);
+    if (!units)
+        return NEB_ERR_NOMEM;
+    for (int32_t i = 0; i < n; i++) {
+        const struct agent_unit *u = &m->tensors.units[i];
+        units[i] =
+            (struct inter_outer_unit){.rows = u->rows,
+                                      .cols = u->cols,
+                                      .row_weights = u->counter[0] >= 0 || u->counter[1] >= 0,
+                                      .fragment = r->fragment[i],
+                                      .theta_m = u->data};
+        rows = u->rows > rows ? u->rows : rows;
+    }
+    const struct inter_outer_config c = {.beta = s->error_feedback,
+                                         .keep = s->blend > 0 ? 0 : s->anticipate / (float)r->n,
+                                         .blend = s->blend,
+                                         .kappa = s->kappa,
+                                         .row_weights = s->row_weights,
+                                         .fragments = r->fragments};
+    enum neb_status st = inter_outer_create(&c, units, n, r->K->pool, &m->outer);
+    free(units);
+    m->counters = calloc(counters, sizeof *m->counters);
+    m->row_counts = calloc(rows, sizeof *m->row_counts);
+    for (int32_t f = 0; f < r->fragments; f++)
+        if (!(m->kept[f].base = calloc(2 * counters, sizeof *m->counters)))
+            return NEB_ERR_NOMEM;
+        else
+            m->kept[f].sent = m->kept[f].base + counters;
+    return st != NEB_OK || (m->counters && m->row_counts) ? st : NEB_ERR_NOMEM;
+}
+
+static enum neb_status create_member(struct run *r, int number) {
+    struct member *m = &r->members[number];
+    const struct agent_job *j = &r->job;
+    m->n_samplers = synchronous(r) ? j->n_clusters : 1;
+    struct intra_trainer_config c = {
+        .model = agent_job_model(j, NULL, intra_corpus_vocab(r->corpus), j->model.mask),
+        .trainable = j->trainable,
+        .optim = j->optim,
+        .batch = j->batch,
+        .seq_len = j->seq_len,
+        .accumulate = j->accumulate * m->n_samplers,
+        .recompute = j->recompute,
+        .seed = (uint64_t)j->seed};
+    c.optim.schedule.steps = j->steps;
+    for (int i = 0; i < m->n_samplers; i++)
+        NEB_TRY(agent_job_sampler(j, synchronous(r) ? i : number, r->corpus, &m->samplers[i]));
+    NEB_TRY(intra_trainer_create(&c, r->K, &m->t));
+    NEB_TRY(worker_tensors_create(NULL, m->t, &m->tensors));
+    if (!r->fragment) {
+        r->fragment = calloc((size_t)m->tensors.n, sizeof *r->fragment);
+        if (!r->fragment)
+            return NEB_ERR_NOMEM;
+        NEB_TRY(exchange_cut(j, m->tensors.units, m->tensors.n, r->fragment));
+    }
+    return create_outer(r, m);
+}
+
+static enum neb_status set_up(struct run *r, int threads) {
+    struct agent_job *j = &r->job;
+    size_t tokens = (size_t)j->batch * (size_t)j->seq_len;
+    if (j->mode != AGENT_MODE_REPLICAS || j->attached || j->sync.tune.mode != AGENT_TUNE_FIXED)
+        return neb_fail(NEB_ERR_UNSUPPORTED, "the job needs mode: replicas, a built-in model and "
+                                             "sync.tune: fixed");
+    r->n = synchronous(r) ? 1 : j->n_clusters;
+    r->fragments = agent_job_fragments(j);
+    r->schedule = agent_schedule_of(j);
+    r->schedule.overlap = synchronous(r) ? 0 : r->schedule.overlap;
+    r->loss = NAN;
+    NEB_TRY(kern_cpu_create(threads, &r->K));
+    NEB_TRY(intra_corpus_open(agent_job_corpus(j, 0), false, &r->corpus));
+    NEB_TRY(cmp_codec_parse(synchronous(r) ? "fp32" : j->sync.codec, &r->codec));
+    r->tokens = calloc(tokens, sizeof *r->tokens);
+    r->targets = calloc(tokens, sizeof *r->targets);
+    r->members = calloc((size_t)r->n, sizeof *r->members);
+    if (!r->tokens || !r->targets || !r->members)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory");
+    for (int i = 0; i < r->n; i++)
+        NEB_TRY(create_member(r, i));
+    return NEB_OK;
+}
+
+// ---- rounds -------------------------------------------------------------------------------------
+
+struct source {
+    struct run *r;
+    struct member *m;
+    int32_t f;
+};
+
+// Tokens seen of each row since the last merge, as in agent/exchange/rounds.c.
+static const uint64_t *row_counts(void *user, int32_t unit) {
+    const struct source *s = user;
+    const struct member *m = s->m;
+    const struct agent_unit *u = &m->tensors.units[unit];
+    const uint64_t *base = m->kept[s->f].base;
+    bool coarse = s->r->job.sync.row_counts == AGENT_ROWS_COARSE;
+    double share = m->tokens ? (double)(m->tokens - m->kept[s->f].tokens) / (double)m->tokens : 0;
+    for (uint32_t row = 0; row < u->rows; row++) {
+        uint64_t all = 0, before = 0;
+        for (int k = 0; k < 2; k++)
+            if (u->counter[k] >= 0) {
+                all += m->counters[u->counter[k] + row];
+                before += base[u->counter[k] + row];
+            }
+        m->row_counts[row] = coarse ? cmp_count_coarse(all - before, all, share) : all - before;
+    }
+    return m->row_counts;
+}
+
+static enum neb_status send(struct run *r, int32_t f) {
+    struct agent_fragment *g = &r->frags[f];
+    for (int i = 0; i < r->n; i++) {
+        struct member *m = &r->members[i];
+        struct kept *k = &m->kept[f];
+        struct source s = {r, m, f};
+        NEB_TRY(worker_tensors_counts(&m->tensors, m->counters));
+        neb_buf_clear(&k->blob);
+        NEB_TRY(inter_outer_encode(m->outer, f, &r->codec, row_counts, &s, &k->blob));
+        memcpy(k->sent, m->counters, 2 * (size_t)m->t->c.model.vocab * sizeof *k->sent);
+        k->tokens_sent = m->tokens;
+        r->payload_bytes += i ? 0 : k->blob.len;
+    }
+    g->in_flight = g->arrived = true;
+    g->send_step = r->step;
+    g->merge_step = r->step + r->schedule.overlap;
+    g->sent_final = r->step >= r->schedule.steps;
+    return NEB_OK;
+}
+
+static enum neb_status merge(struct run *r, int32_t f) {
+    struct agent_fragment *g = &r->frags[f];
+    struct inter_outer_part parts[INTER_PARTS_MAX];
+    const struct inter_outer_round round = {.parts = parts,
+                                            .n = (size_t)r->n,
+                                            .eta = agent_job_fragment_eta(&r->job, f),
+                                            .mu = agent_job_fragment_mu(&r->job, f),
+                                            .last = g->sent_final};
+    struct kern_digest first = {0}, d;
+    for (int i = 0; i < r->n; i++) {
+        for (int p = 0; p < r->n; p++) {
+            const struct kept *k = &r->members[p].kept[f];
+            parts[p] = (struct inter_outer_part){.blob = k->blob.p,
+                                                 .len = k->blob.len,
+                                                 .tokens = k->tokens_sent - k->tokens,
+                                                 .clip = 1,
+                                                 .mine = p == i};
+        }
+        NEB_TRY(inter_outer_apply(r->members[i].outer, f, &round, &d));
+        first = i ? first : d;
+        if (memcmp(&first, &d, sizeof d) != 0)
+            return neb_fail(NEB_ERR_STATE, "step %lld: the clusters' parameters differ",
+                            (long long)r->step);
+        if (g->sent_final)
+            inter_outer_finish(r->members[i].outer, f);
+    }
+    for (int i = 0; i < r->n; i++) {
+        struct kept *k = &r->members[i].kept[f];
+        k->tokens = k->tokens_sent;
+        memcpy(k->base, k->sent, 2 * (size_t)r->members[i].t->c.model.vocab * sizeof *k->base);
+    }
+    g->in_flight = g->arrived = false;
+    g->finished = g->sent_final;
+    g->merged_step = r->step;
+    g->committed_step = g->send_step;
+    g->round++;
+    r->rounds++;
+    return NEB_OK;
+}
+
+static enum neb_status exchange(struct run *r) {
+    for (bool changed = true; changed;) {
+        changed = false;
+        for (int32_t f = 0; f < r->fragments; f++)
+            for (bool more = true; more;) {
+                enum agent_decision d =
+                    agent_schedule_decide(&r->schedule, r->frags, f, r->step, true, r->step);
+                more = d == AGENT_SEND || d == AGENT_MERGE;
+                changed = changed || more;
+                if (more)
+                    NEB_TRY(d == AGENT_SEND ? send(r, f) : merge(r, f));
+            }
+    }
+    return NEB_OK;
+}
+
+static void learn(struct run *r, struct member *m, bool first) {
+    struct intra_step_stats s;
+    size_t T = (size_t)r->job.seq_len;
+    for (int32_t a = 0; a < r->job.accumulate; a++)
+        for (int i = 0; i < m->n_samplers; i++) {
+            for (size_t b = 0; b < (size_t)r->job.batch; b++)
+                intra_sampler_next(m->samplers[i], r->tokens + b * T, r->targets + b * T);
+            intra_trainer_micro(m->t, r->tokens, r->targets);
+        }
+    intra_trainer_update(m->t, &s);
+    m->tokens += (uint64_t)s.tokens;
+    if (first)
+        intra_loss_add(&(double){s.loss}, &r->loss, s.loss);
+}
+
+// ---- state --------------------------------------------------------------------------------------
+
+static void path_of(const struct run *r, int member, char *out) {
+    snprintf(out, NEB_PATH_MAX, "%s.%d", r->state, member);
+}
+
+// Only while nothing is in flight.
+static enum neb_status save_member(const struct run *r, struct member *m,
+                                   struct intra_ckpt_writer *w) {
+    struct inter_outer_array a[INTER_OUTER_ARRAYS];
+    const uint64_t run[3] = {(uint64_t)r->step, r->payload_bytes, r->rounds};
+    uint64_t cursor[INTRA_CURSOR_WORDS];
+    size_t V = 2 * (size_t)m->t->c.model.vocab;
+    char name[64];
+    NEB_TRY(intra_trainer_save(m->t, w));
+    NEB_TRY(intra_ckpt_add(w, "run", INTRA_U64, 3, 1, run));
+    NEB_TRY(intra_ckpt_add(w, "frags", INTRA_BYTES, sizeof r->frags, 1, r->frags));
+    NEB_TRY(intra_ckpt_add(w, "tokens", INTRA_U64, 1, 1, &m->tokens));
+    for (int i = 0; i < m->n_samplers; i++) {
+        intra_sampler_save(m->samplers[i], cursor);
+        snprintf(name, sizeof name, "cursor.%d", i);
+        NEB_TRY(intra_ckpt_add(w, name, INTRA_U64, INTRA_CURSOR_WORDS, 1, cursor));
+    }
+    inter_outer_arrays(m->outer, a);
+    for (int i = 0; i < INTER_OUTER_ARRAYS; i++)
+        NEB_TRY(intra_ckpt_add(w, a[i].name, INTRA_F32, a[i].n, 1, a[i].p));
+    for (int32_t f = 0; f < r->fragments; f++) {
+        const uint64_t kept[2] = {m->kept[f].tokens, inter_outer_version(m->outer, f)};
+        snprintf(name, sizeof name, "kept.%d", f);
+        NEB_TRY(intra_ckpt_add(w, name, INTRA_U64, 2, 1, kept));
+        snprintf(name, sizeof name, "base.%d", f);
+        NEB_TRY(intra_ckpt_add(w, name, INTRA_U64, V, 1, m->kept[f].base));
+    }
+    return NEB_OK;
+}
+
+static enum neb_status load_member(struct run *r, struct member *m, const struct intra_ckpt *c) {
+    struct inter_outer_array a[INTER_OUTER_ARRAYS];
+    uint64_t run[3], cursor[INTRA_CURSOR_WORDS];
+    size_t V = 2 * (size_t)m->t->c.model.vocab;
+    char name[64];
+    NEB_TRY(intra_trainer_restore(m->t, c));
+    NEB_TRY(intra_ckpt_read(c, "run", INTRA_U64, 3, 1, run));
+    r->step = (int64_t)run[0];
+    r->payload_bytes = run[1];
+    r->rounds = run[2];
+    NEB_TRY(intra_ckpt_read(c, "frags", INTRA_BYTES, sizeof r->frags, 1, r->frags));
+    NEB_TRY(intra_ckpt_read(c, "tokens", INTRA_U64, 1, 1, &m->tokens));
+    for (int i = 0; i < m->n_samplers; i++) {
+        snprintf(name, sizeof name, "cursor.%d", i);
+        NEB_TRY(intra_ckpt_read(c, name, INTRA_U64, INTRA_CURSOR_WORDS, 1, cursor));
+        intra_sampler_restore(m->samplers[i], cursor);
+    }
+    inter_outer_arrays(m->outer, a);
+    for (int i = 0; i < INTER_OUTER_ARRAYS; i++)
+        NEB_TRY(intra_ckpt_read(c, a[i].name, INTRA_F32, a[i].n, 1, a[i].p));
+    for (int32_t f = 0; f < r->fragments; f++) {
+        uint64_t kept[2];
+        snprintf(name, sizeof name, "kept.%d", f);
+        NEB_TRY(intra_ckpt_read(c, name, INTRA_U64, 2, 1, kept));
+        m->kept[f].tokens = kept[0];
+        inter_outer_set_fragment(m->outer, f, (uint32_t)kept[1], false);
+        snprintf(name, sizeof name, "base.%d", f);
+        NEB_TRY(intra_ckpt_read(c, name, INTRA_U64, V, 1, m->kept[f].base));
+    }
+    return NEB_OK;
+}
+
+// The last member's file counts: it is written last.
+static enum neb_status save_all(struct run *r) {
+    for (int i = 0; i < r->n; i++) {
+        struct intra_ckpt_writer *w = NULL;
+        char path[NEB_PATH_MAX];
+        path_of(r, i, path);
+        enum neb_status st = intra_ckpt_create(path, &w);
+        if (st == NEB_OK)
+            st = save_member(r, &r->members[i], w);
+        if (st == NEB_OK)
+            st = intra_ckpt_commit(w);
+        intra_ckpt_writer_destroy(&w);
+        NEB_TRY(st);
+    }
+    return NEB_OK;
+}
+
+static enum neb_status load_all(struct run *r) {
+    for (int i = 0; i < r->n; i++) {
+        struct intra_ckpt *c = NULL;
+        char path[NEB_PATH_MAX];
+        int64_t step = r->step;
+        path_of(r, i, path);
+        NEB_TRY(intra_ckpt_open(path, true, &c));
+        enum neb_status st = load_member(r, &r->members[i], c);
+        intra_ckpt_close(&c);
+        NEB_TRY(st);
+        if (i && step != r->step)
+            return neb_fail(NEB_ERR_STATE,
+                            "%s is of another step than the files before it: "
+                            "remove them",
+                            path);
+    }
+    return NEB_OK;
+}
+
+static bool quiet(const struct run *r) {
+    for (int32_t f = 0; f < r->fragments; f++)
+        if (r->frags[f].in_flight)
+            return false;
+    return true;
+}
+
+// ---- the run ------------------------------------------------------------------------------------
+
+static enum neb_status train(struct run *r) {
+    int64_t saved = r->step;
+    while (r->step < r->job.steps) {
+        for (int i = 0; i < r->n; i++)
+            learn(r, &r->members[i], i == 0);
+        r->step++;
+        NEB_TRY(exchange(r));
+        bool stops = r->step >= r->stop_at;
+        if (r->state && quiet(r) && (r->step >= saved + SAVE_EVERY || stops)) {
+            NEB_TRY(save_all(r));
+            saved = r->step;
+        }
+        if (stops && quiet(r))
+            return NEB_OK;
+    }
+    return NEB_OK;
+}
+
+// The product's windows are spread over the split. The others lie in the middle between them: they
+// serve to choose settings. by_source: NULL for these.
+static enum neb_status evaluate(const struct run *r, double *loss, json_t *by_source) {
+    size_t T = (size_t)r->job.seq_len;
+    double sum = 0;
+    int32_t counted = 0;
+    for (int32_t i = 0; i < intra_corpus_sources(r->corpus); i++) {
+        uint64_t have = intra_corpus_windows(r->corpus, i, INTRA_VALID, r->job.seq_len),
+                 most = (uint64_t)r->job.eval_windows, n = most && most < have ? most : have;
+        int32_t *x = calloc(2 * n * T + 1, sizeof *x);
+        if (!x)
+            return neb_fail(NEB_ERR_NOMEM, "out of memory evaluating");
+        for (uint64_t k = 0; k < n; k++) {
+            uint64_t at = by_source ? k * have / n : (2 * k + 1) * have / (2 * n);
+            intra_corpus_window(r->corpus, i, INTRA_VALID, r->job.seq_len, at, x + k * T,
+                                x + (n + k) * T);
+        }
+        double l = n ? intra_trainer_eval(r->members[0].t, x, x + n * T, (int)n) : 0;
+        free(x);
+        if (n && by_source)
+            json_object_set_new(by_source, intra_corpus_source_name(r->corpus, i), json_real(l));
+        sum += l;
+        counted += n > 0;
+    }
+    *loss = sum / counted;
+    return NEB_OK;
+}
+
+static enum neb_status report(struct run *r) {
+    const struct intra_model *m = r->members[0].t->model;
+    double loss = NAN, other = NAN, dense = 4 * (double)m->n_trainable * (double)r->job.steps;
+    json_t *by_source = json_object();
+    NEB_TRY(evaluate(r, &loss, by_source));
+    NEB_TRY(evaluate(r, &other, NULL));
+    json_t *o = json_pack("{s:f,s:f,s:o,s:f,s:I,s:I,s:I,s:I}", "eval_loss", loss, "eval_loss_other",
+                          other, "eval_by_source", by_source, "train_loss", r->loss, "seed",
+                          (json_int_t)r->job.seed, "steps", (json_int_t)r->step, "params",
+                          (json_int_t)m->n_params, "rounds", (json_int_t)r->rounds);
+    if (!synchronous(r)) {
+        json_object_set_new(o, "payload_bytes", json_integer((json_int_t)r->payload_bytes));
+        json_object_set_new(o, "reduction_payload", json_real(dense / (double)r->payload_bytes));
+    }
+    json_dumpf(o, stdout, JSON_COMPACT | JSON_REAL_PRECISION(7));
+    putchar('\n');
+    json_decref(o);
+    return NEB_OK;
+}
+
+static void destroy(struct run *r) {
+    for (int i = 0; r->members && i < r->n; i++) {
+        struct member *m = &r->members[i];
+        inter_outer_destroy(&m->outer);
+        worker_tensors_destroy(&m->tensors);
+        intra_trainer_destroy(&m->t);
+        for (int k = 0; k < m->n_samplers; k++)
+            intra_sampler_destroy(&m->samplers[k]);
+        for (int32_t f = 0; f < r->fragments; f++) {
+            free(m->kept[f].base);
+            neb_buf_free(&m->kept[f].blob);
+        }
+        free(m->counters);
+        free(m->row_counts);
+    }
+    free(r->members);
+    free(r->fragment);
+    free(r->tokens);
+    free(r->targets);
+    intra_corpus_close(&r->corpus);
+    kern_destroy(&r->K);
+}
+
+static enum neb_status set(struct run *r, const char *key, const char *value) {
+    char text[NEB_PATH_MAX + 64];
+    snprintf(text, sizeof text, "%s=%s", key, value);
+    return agent_job_set(&r->job, text);
+}
+
+static enum neb_status take(struct run *r, int argc, char **argv, int *threads) {
+    if (argc < 2)
+        return neb_fail(NEB_ERR_INVALID, "usage: nebula-clusters JOB.yaml [options]");
+    NEB_TRY(agent_job_load(argv[1], &r->job));
+    for (int i = 2; i < argc; i++) {
+        const char *key = argv[i], *value = i + 1 < argc ? argv[i + 1] : "";
+        i++;
+        if (!strcmp(key, "--set"))
+            NEB_TRY(agent_job_set(&r->job, value));
+        else if (!strcmp(key, "--seed") || !strcmp(key, "--steps"))
+            NEB_TRY(set(r, key + 2, value));
+        else if (!strcmp(key, "--corpus"))
+            NEB_TRY(set(r, "data.corpus", value));
+        else if (!strcmp(key, "--threads"))
+            *threads = (int)strtol(value, NULL, 10);
+        else if (!strcmp(key, "--stop-at"))
+            r->stop_at = strtol(value, NULL, 10);
+        else if (!strcmp(key, "--state"))
+            r->state = value;
+        else
+            return neb_fail(NEB_ERR_INVALID, "unknown option %s", key);
+    }
+    return agent_job_validate(&r->job, argv[1]);
+}
+
+int main(int argc, char **argv) {
+    static struct run r = {.stop_at = INT64_MAX};
+    int threads = 1;
+    char path[NEB_PATH_MAX];
+    neb_log_set_level(NEB_LOG_WARN);
+    enum neb_status st = take(&r, argc, argv, &threads);
+    if (st == NEB_OK)
+        st = set_up(&r, threads);
+    if (st == NEB_OK && r.state) {
+        path_of(&r, r.n - 1, path);
+        st = neb_fs_exists(path) ? load_all(&r) : NEB_OK;
+    }
+    if (st == NEB_OK)
+        st = train(&r);
+    if (st == NEB_OK)
+        st = report(&r);
+    destroy(&r);
+    return st == NEB_OK ? 0 : 1;
+}
