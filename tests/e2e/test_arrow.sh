@@ -19,7 +19,8 @@ NEBULA_PYTHON=/nowhere/python bad '/nowhere/python cannot be started' \
     "$T/x.parquet" format: parquet, field: text
 [[ ${p:-} ]] || skip "no Python with pyarrow (tests/peers/data/setup makes one)"
 export NEBULA_PYTHON=$p
-"$p" -W ignore "$SOURCE/tests/e2e/formats.py" "$D" arrow 2>"$T/python.log" || fail "$(tail "$T/python.log")"
+"$p" -W ignore "$SOURCE/tests/e2e/formats.py" "$D" arrow 2>"$T/python.log" ||
+    fail "$(tail "$T/python.log")"
 build "$T/want" "$D/plain.jsonl" format: jsonl, field: text || fail "$(cat "$T/build.log")"
 
 for column in text words bytes de.x translation.de; do
