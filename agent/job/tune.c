@@ -1,11 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/job/tune.h"
+#include "agent/job/groups.h"
 
 #include <string.h>
 
 bool agent_tune_admits(const struct agent_tune *t, const char *codec) {
     int level = cmp_level_of(codec);
     return level && level >= t->finest && level <= t->coarsest;
+}
+
+static double sent_in_an_interval(const struct agent_job *job) {
+    double sum = 0;
+    for (int32_t f = 0; f < agent_job_fragments(job); f++)
+        sum += 1.0 / agent_job_fragment_every(job, f);
+    return sum;
 }
 
 struct inter_tune_config agent_tune_config(const struct agent_job *job) {
@@ -25,7 +33,7 @@ struct inter_tune_config agent_tune_config(const struct agent_job *job) {
         .start_overlap = (uint32_t)s->overlap,
         .overlap_max = (uint32_t)(overlap_max > s->overlap ? overlap_max : s->overlap),
         .interval_max = (uint32_t)(t->interval_max ? t->interval_max : 2 * (int64_t)s->interval),
-        .fragments = (uint32_t)agent_job_fragments(job),
+        .fragments = sent_in_an_interval(job),
         .steps = (uint64_t)job->steps,
         .error_max = t->error_max};
 }

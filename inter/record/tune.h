@@ -76,8 +76,8 @@ struct inter_tune_config {
     uint8_t first;                          // level of the job's codec
     uint32_t start_interval, start_overlap; // the job's own
     uint32_t interval_max, overlap_max;
-    uint32_t fragments;
-    uint64_t steps; // of the job; 0: no end is known
+    double fragments; // sent in an interval, on average: some groups are due only every few rounds
+    uint64_t steps;   // of the job; 0: no end is known
     float error_max;
 };
 

@@ -72,8 +72,8 @@ jq -e '.exchange_bytes > 0 and .memory.alpha.rank_bytes > 2 * .memory.beta.rank_
 sed '/name: beta/{p;s/beta/gamma/}' "$T/unequal.yaml" >"$T/private.yaml"
 list=$(sed 's/"group":[12]/"group":1/g' "$list" >"$T/tensors.json" && echo "$T/tensors.json")
 "$nebula" plan "$T/private.yaml" --set sync.gate=private --set sync.codec=bf16 \
-    --set sync.private_range=0.1 --tensors "$list" --ranks beta=4 --json >"$T/plan.json" 2>"$T/plan.log" ||
-    fail "plan of a private job failed"
+    --set sync.private_range=0.1 --tensors "$list" --ranks beta=4 --json \
+    >"$T/plan.json" 2>"$T/plan.log" || fail "plan of a private job failed"
 jq -e '.memory.alpha.rank_bytes == .memory.beta.rank_bytes' "$T/plan.json" >"$T/all" ||
     fail "plan divides what rank 0 holds alone: $(cat "$T/plan.json")"
 

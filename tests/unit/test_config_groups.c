@@ -2,6 +2,7 @@
 // Jobs whose tensors come from the loop; groups of tensors: messages, JSON, fragments, patterns.
 #include "agent/base/log.h"
 #include "agent/job/config_options.h"
+#include "agent/job/tune.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -50,6 +51,8 @@ static void test_attached(void **state) {
     assert_true(j.attached && j.init == AGENT_INIT_FROM && agent_job_init_cluster(&j) == 0);
     assert_int_equal(agent_job_step_tokens(&j), 1048576);
     assert_false(j.sync.row_weights);
+    // norms every fourth round, router and the rest in each: two fragments a group
+    assert_true(agent_tune_config(&j).fragments == 2 / 4.0 + 2 + 2);
     assert_int_equal(agent_job_set(&j, "data.step_tokens=4096"), NEB_OK);
     assert_int_equal(agent_job_set(&j, "init.from=berlin"), NEB_OK);
     assert_int_equal(agent_job_step_tokens(&j), 4096);

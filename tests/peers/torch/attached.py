@@ -20,7 +20,7 @@ here = pathlib.Path(__file__).resolve().parent
 source = here.parents[2]
 examples = source / "configs/examples"
 nebula = str(pathlib.Path(os.environ["BUILD"]) / "nebula")
-MESHES = {"one": 1, "rows": 2, "columns": 2, "hsdp": 4, "tp": 4}  # as in models.py
+MESHES = {"one": 1, "rows": 2, "columns": 2, "hsdp": 4, "tp": 4, "ep": 4}  # as in models.py
 MODELS = ("gpt2", "vit", "qwen3", "gemma2", "mixtral", "qwen3moe")
 failures = 0
 
@@ -247,6 +247,12 @@ def meshes(work):
                f"{model}: the same digests in a run with meshes and in a run without")
 
 
+def ep(work):
+    """Experts over a dimension of the mesh, beside a loop without a mesh and one by rows."""
+    for model in ("mixtral", "qwen3moe"):
+        fixed("ep", work / model, model, {"paris": "ep", "berlin": "one", "rome": "rows"})
+
+
 def library(case, work, model="gpt2", ranks=2, steps=40):
     """Two clusters whose loops a library runs, one of several ranks."""
     job = start(work, ("paris", "berlin"), steps, interval=10, overlap=2)
@@ -425,9 +431,11 @@ def sides(work):
                f"{q['label_bytes_per_target_token']:.1f} bytes a label")
 
 
-cases = {f.__name__: f for f in (sides, plain, mixed, kill, ddp, fsdp, ranks, meshes, fsdp_loop)}
+cases = {f.__name__: f
+         for f in (sides, plain, mixed, kill, ddp, fsdp, ranks, meshes, ep, fsdp_loop)}
 for kind, n in (("hf", 2), ("peft", 1), ("accelerate", 2), ("lightning", 2), ("titan", 2),
                 ("state", 2),
+                ("hf_fsdp", 2), ("accelerate_fsdp", 2), ("lightning_fsdp", 2),
                 ("numpy", 1), ("jax", 1)):
     cases[kind] = lambda work, kind=kind, n=n: library(kind, work, ranks=n)
 cases |= {"memory": memory, "cost": cost}

@@ -3,7 +3,8 @@
 
 usage: [torchrun …] loops.py KIND MODEL SEED
 KIND: fixed:MESH (a mesh of models.py; steps that are a function of name, index and step), or the
-library that trains: loop ddp fsdp hf accelerate lightning peft titan numpy jax
+library that trains: loop ddp fsdp hf accelerate lightning peft titan numpy jax; with several ranks
+NAME_fsdp shards by FSDP2 inside the library hf, accelerate or lightning
 """
 import os
 import pathlib
@@ -19,6 +20,8 @@ import nebula
 
 kind, name, seed = sys.argv[1], sys.argv[2], int(sys.argv[3])
 ranks, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
+SHARDED = kind.endswith("_fsdp") and ranks > 1
+kind = kind.removesuffix("_fsdp")
 TOKENS = models.BATCH * models.SEQ * ranks
 STEPS = 10000  # of the libraries' own loops; the job ends them earlier
 torch.set_num_threads(1)
@@ -115,11 +118,12 @@ def hf(wrap=lambda model: model):
             return {k: v[0] for k, v in one.items()}
 
     watch, callback = Watch(), NebulaCallback(tokens=TOKENS)
+    fsdp = {"fsdp": "full_shard", "fsdp_config": {"version": 2}} if SHARDED else {}
     with tempfile.TemporaryDirectory() as folder:
         args = TrainingArguments(folder, per_device_train_batch_size=models.BATCH,
                                  learning_rate=3e-3, lr_scheduler_type="constant", save_steps=0,
                                  max_steps=STEPS, logging_steps=1, report_to=[], use_cpu=True,
-                                 disable_tqdm=True, save_strategy="no")
+                                 disable_tqdm=True, save_strategy="no", **fsdp)
         trainer = Trainer(wrap(models.make(name)), args, train_dataset=Data(),
                           callbacks=[callback])
         trainer.train()
@@ -141,9 +145,12 @@ def peft():
 
 def accelerate():
     import nebula.accelerate
-    from accelerate import Accelerator
+    from accelerate import Accelerator, FullyShardedDataParallelPlugin
 
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    plugin = {}
+    if SHARDED:
+        plugin["fsdp_plugin"] = FullyShardedDataParallelPlugin(fsdp_version=2)
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2, **plugin)
     model = models.make(name)
     model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=3e-3))
     data = batches()
@@ -161,12 +168,19 @@ def accelerate():
 
 def lightning():
     import lightning
+    from lightning.pytorch.strategies import ModelParallelStrategy
     from nebula.lightning import NebulaCallback
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import DTensor
 
     class Module(lightning.LightningModule):
         def __init__(self):
             super().__init__()
             self.model = models.make(name)
+
+        def configure_model(self):
+            if SHARDED and not isinstance(next(self.parameters()), DTensor):
+                fully_shard(self.model, mesh=self.device_mesh["data_parallel"])
 
         def training_step(self, batch, _):
             return self.model(**batch).loss
@@ -180,7 +194,8 @@ def lightning():
 
     watch, callback = Watch(), NebulaCallback(tokens=TOKENS)
     trainer = lightning.Trainer(
-        accelerator="cpu", devices=ranks, strategy="ddp" if ranks > 1 else "auto", max_steps=STEPS,
+        accelerator="cpu", devices=ranks, max_steps=STEPS,
+        strategy=ModelParallelStrategy(ranks, 1) if SHARDED else "ddp" if ranks > 1 else "auto",
         callbacks=[callback], logger=False, enable_checkpointing=False, enable_progress_bar=False)
     trainer.fit(Module(), torch.utils.data.DataLoader(Data(), batch_size=None))
     say(callback.fed, watch.digest)

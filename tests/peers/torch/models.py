@@ -52,7 +52,7 @@ def batch(name, generator):
     return {"input_ids": ids, "labels": ids}
 
 
-MESHES = {"one": 1, "rows": 2, "columns": 2, "hsdp": 4, "tp": 4}  # ranks of each
+MESHES = {"one": 1, "rows": 2, "columns": 2, "hsdp": 4, "tp": 4, "ep": 4}  # ranks of each
 
 
 def _last_even(p):
@@ -60,12 +60,22 @@ def _last_even(p):
     return Shard(p.ndim - 1) if p.ndim > 1 and p.shape[-1] % 2 == 0 else Shard(0)
 
 
-def _cut_by_tp(model, mesh):
-    for module in model.modules():
+def _longer(p, _):
+    """Tensor parallelism: the longer dimension of a matrix."""
+    return max(range(p.ndim), key=lambda d: p.shape[d]) if p.ndim > 1 else None
+
+
+def _experts(p, path):
+    """Expert parallelism: each rank has some of the experts, and all of the rest."""
+    return 0 if ".experts" in path and p.ndim == 3 else None
+
+
+def _cut(model, mesh, dimension_of):
+    for path, module in model.named_modules():
         for name, p in list(module.named_parameters(recurse=False)):
             if isinstance(p, DTensor):
                 continue  # tied
-            dim = max(range(p.ndim), key=lambda d: p.shape[d]) if p.ndim > 1 else None
+            dim = dimension_of(p, path)
             place = Replicate() if dim is None else Shard(dim)
             cut = torch.nn.Parameter(distribute_tensor(p.data, mesh, [place]))
             for other in model.modules():  # keeps ties
@@ -76,14 +86,14 @@ def _cut_by_tp(model, mesh):
 
 def shard(model, mesh):
     """Shards a model in place. tp: each matrix is cut over two ranks along its longer dimension, as
-    tensor parallelism does, and then by FSDP2."""
+    tensor parallelism does, and then by FSDP2. ep: the same with the experts alone."""
     if mesh == "one":
         return model
     if mesh == "hsdp":
         fully_shard(model, mesh=init_device_mesh("cpu", (2, 2), mesh_dim_names=("r", "s")))
-    elif mesh == "tp":
-        both = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
-        _cut_by_tp(model, both["tp"])
+    elif mesh in ("tp", "ep"):
+        both = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", mesh))
+        _cut(model, both[mesh], _longer if mesh == "tp" else _experts)
         fully_shard(model, mesh=both["dp"])
     else:
         place = {"shard_placement_fn": _last_even} if mesh == "columns" else {}
