@@ -74,13 +74,15 @@ sides learns_mesh "dp: 2, tp: 2" "pp: 2" "$learns"
 near learns learns_mesh
 
 # ---- a rank that is killed, and one that hangs
-NEBULA_FAULT=worker.step:+150 timeout 600 "$nebula" distill "$T/parts.yaml" --local 2 \
+NEBULA_FAULT=worker.step:+300 timeout 600 "$nebula" distill "$T/parts.yaml" --local 2 \
     --out "$T/kill" --set hang_after_s=2 --set distill.ahead=1 >"$T/kill.log" 2>&1 &
 pid=$!
 rank_of() { pgrep -f "nebula worker $T/kill/clusters/alpha/.* --rank" | sort -n | tail -n 1; }
 wait_step "$T/kill" 3 "$pid" || fail "the run ended before step 3"
 kill -KILL "$(rank_of)"
-wait_step "$T/kill" 5 "$pid" || fail "the run ended before step 5"
+there() { [[ $(rank_of) ]]; }
+wait_step "$T/kill" 6 "$pid" || fail "the run ended before step 6" # the ranks are here again
+within 30 there || fail "no rank of alpha is left"
 kill -STOP "$(rank_of)"
 wait "$pid" || fail "the run with a killed rank failed: $(tail -n 3 "$T/kill.log")"
 same one kill
