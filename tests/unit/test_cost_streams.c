@@ -151,11 +151,13 @@ static struct agent_job job_of(enum agent_mode mode, int32_t clusters) {
     j.rtd.shape = (struct agent_shape){1, 16, 2, 32};
     j.distill = (struct agent_distill_config){.k = 8, .ahead = 16, .learn = true};
     j.distill.shape = (struct agent_shape){.n_layers = 40};
-    for (int32_t i = 0; i < clusters; i++)
+    for (int32_t i = 0; i < clusters; i++) {
+        j.clusters[i].mesh = (struct intra_mesh_config){1, 1, 1};
         j.clusters[i].role = mode == AGENT_MODE_RTD
                                  ? i ? AGENT_ROLE_DISCRIMINATOR : AGENT_ROLE_GENERATOR
                              : i ? AGENT_ROLE_STUDENT
                                  : AGENT_ROLE_TEACHER;
+    }
     return j;
 }
 
