@@ -9,34 +9,69 @@
 // OpenBLAS chooses its kernels by the processor's model when it is loaded. Releases before 0.3.25
 // (Debian 12 has 0.3.21) mistake an Intel model that they do not know for a Prescott of 2004, whose
 // kernels are slow (OpenBLAS issue 4267). choose_core() corrects that.
+//
+// Both are loaded when a process first computes. Agents and commands never do, and loading OpenBLAS
+// takes longer than all else at the start of a process.
 #include "agent/base/log.h"
 #include "kernels/cpu.h"
 #include "kernels/onednn.h"
 
 #include <cblas.h>
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-// An OpenBLAS that is built for many processors calls the first function when it is loaded. The
-// second one undoes the first. No header declares them, and other builds of OpenBLAS lack them:
-// hence weak.
-extern void gotoblas_dynamic_init(void) __attribute__((weak));
-extern void gotoblas_dynamic_quit(void) __attribute__((weak));
+static struct {
+    void (*sgemm)(enum CBLAS_ORDER order, enum CBLAS_TRANSPOSE ta, enum CBLAS_TRANSPOSE tb, int m,
+                  int n, int k, float alpha, const float *a, int lda, const float *b, int ldb,
+                  float beta, float *c, int ldc);
+    void (*ssyrk)(enum CBLAS_ORDER order, enum CBLAS_UPLO half, enum CBLAS_TRANSPOSE ta, int n,
+                  int k, float alpha, const float *a, int lda, float beta, float *c, int ldc);
+    char *(*corename)(void);
+    void (*threads)(int n);
+    // An OpenBLAS that is built for many processors calls init when it is loaded; quit undoes it.
+    // NULL in other builds.
+    void (*init)(void), (*quit)(void);
+} blas;
 
 static const char variable[] = "OPENBLAS_CORETYPE";
 
 static struct {
     const struct onednn *dnn; // NULL: OpenBLAS
+    enum neb_status st;       // of loading OpenBLAS
     char name[64];
 } the;
 
+static enum neb_status load(void) {
+    void *so = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
+    const struct {
+        const char *name;
+        void *at; // a pointer to a function, which dlsym gives as a pointer to data (POSIX)
+    } symbols[] = {{"cblas_sgemm", &blas.sgemm},
+                   {"cblas_ssyrk", &blas.ssyrk},
+                   {"openblas_get_corename", &blas.corename},
+                   {"openblas_set_num_threads", &blas.threads},
+                   {"gotoblas_dynamic_init", &blas.init},
+                   {"gotoblas_dynamic_quit", &blas.quit}};
+    if (!so)
+        return neb_fail(NEB_ERR_UNSUPPORTED, "OpenBLAS is missing (Debian: libopenblas0): %s",
+                        dlerror());
+    for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
+        void *p = dlsym(so, symbols[i].name);
+        memcpy(symbols[i].at, &p, sizeof p);
+    }
+    return blas.sgemm && blas.ssyrk && blas.corename && blas.threads
+               ? NEB_OK
+               : neb_fail(NEB_ERR_UNSUPPORTED, "libopenblas.so.0 is no OpenBLAS");
+}
+
 void cpu_sgemm(const struct kern_gemm *g) {
     if (!the.dnn || !g->k) { // oneDNN rejects k = 0
-        cblas_sgemm(CblasRowMajor, g->ta ? CblasTrans : CblasNoTrans,
-                    g->tb ? CblasTrans : CblasNoTrans, g->m, g->n, g->k, g->alpha, g->a, g->lda,
-                    g->b, g->ldb, g->beta, g->c, g->ldc);
+        blas.sgemm(CblasRowMajor, g->ta ? CblasTrans : CblasNoTrans,
+                   g->tb ? CblasTrans : CblasNoTrans, g->m, g->n, g->k, g->alpha, g->a, g->lda,
+                   g->b, g->ldb, g->beta, g->c, g->ldc);
         return;
     }
     onednn_alone(the.dnn);
@@ -47,8 +82,8 @@ void cpu_sgemm(const struct kern_gemm *g) {
 
 // oneDNN has no such product.
 void cpu_ssyrk(const struct kern_gemm *g) {
-    cblas_ssyrk(CblasRowMajor, CblasLower, g->ta ? CblasTrans : CblasNoTrans, g->n, g->k, g->alpha,
-                g->a, g->lda, g->beta, g->c, g->ldc);
+    blas.ssyrk(CblasRowMajor, CblasLower, g->ta ? CblasTrans : CblasNoTrans, g->n, g->k, g->alpha,
+               g->a, g->lda, g->beta, g->c, g->ldc);
 }
 
 // Multiplies small integers, whose sums are exact in any order, with every combination of
@@ -114,7 +149,7 @@ static void choose_onednn(void) {
 // Names the kernels that OpenBLAS should use here. NULL: the kernels in use are good enough.
 static const char *better_core(void) {
     static const char *const of_avx512[] = {"SkylakeX", "Cooperlake", "Sapphirerapids"};
-    const char *now = openblas_get_corename();
+    const char *now = blas.corename();
     if (!cpu_isa_find("avx512"))
         return cpu_isa_find("avx2") && strcmp(now, "Prescott") == 0 ? "Haswell" : NULL;
     for (size_t i = 0; i < sizeof of_avx512 / sizeof *of_avx512; i++)
@@ -133,36 +168,41 @@ static void choose_core(void) {
                      variable, wanted, better);
         return;
     }
-    if (gotoblas_dynamic_init && gotoblas_dynamic_quit) {
+    if (blas.init && blas.quit) {
         setenv(variable, better, 1);
-        gotoblas_dynamic_quit();
-        gotoblas_dynamic_init();
+        blas.quit();
+        blas.init();
         unsetenv(variable); // child processes must not inherit it
     }
     if (!the.dnn && better_core())
         neb_warn("OpenBLAS does not know this processor and uses slow kernels (those of %s); "
                  "set %s=%s",
-                 openblas_get_corename(), variable, better);
+                 blas.corename(), variable, better);
 }
 
 static void choose(void) {
+    snprintf(the.name, sizeof the.name, "none");
+    the.st = load();
+    if (the.st != NEB_OK)
+        return;
     choose_onednn();
     choose_core();
     if (the.dnn)
         snprintf(the.name, sizeof the.name, "oneDNN %d.%d", the.dnn->major, the.dnn->minor);
     else
-        snprintf(the.name, sizeof the.name, "OpenBLAS %s", openblas_get_corename());
+        snprintf(the.name, sizeof the.name, "OpenBLAS %s", blas.corename());
     // for the whole process: cpu_gemm.c divides products over Nebula's own threads
-    openblas_set_num_threads(1);
+    blas.threads(1);
 }
 
-void cpu_blas_choose(void) {
+enum neb_status cpu_blas_choose(void) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, choose);
+    return the.st;
 }
 
 const char *kern_cpu_library(void) {
-    cpu_blas_choose();
+    (void)!cpu_blas_choose();
     return the.name;
 }
 

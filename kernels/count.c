@@ -125,6 +125,9 @@ static void label_rows(struct kern *K, enum kern_type t, const struct kern_rows 
     X(sumsq, const struct kern_chunk *chunks, int n_chunks, const int32_t *first, int tensors,     \
       const float *grads, double *sums)                                                            \
     X(adamw, enum kern_type t, const struct kern_update *u)                                        \
+    X(normalise, enum kern_type t, void *x, int ldx, const float *g, int rows, int cols,           \
+      const double *sumsq)                                                                         \
+    X(matrix_step, enum kern_type t, const struct kern_matrix_step *s)                             \
     X(scale, float *y, float a, size_t n)                                                          \
     X(add, float *y, const float *x, size_t n)
 

@@ -453,7 +453,7 @@ static void cpu_destroy(struct kern *K) {
 }
 
 enum neb_status cpu_create_isa(const char *isa, int n_threads, struct kern **out) {
-    enum neb_status st = NEB_ERR_NOMEM;
+    enum neb_status st;
     const char *name = isa ? isa : kern_cpu_isa();
     const struct cpu_isa *v = cpu_isa_find(name);
     if (!v)
@@ -471,7 +471,7 @@ enum neb_status cpu_create_isa(const char *isa, int n_threads, struct kern **out
     kern_host_init(K, &cpu_ops);
     K->ctx = x;
     x->isa = v;
-    cpu_blas_choose();
+    NEB_TRY_GOTO(cpu_blas_choose(), out);
     NEB_TRY_GOTO(kern_pool_create(n_threads, &K->pool), out);
     *out = K;
     return NEB_OK;

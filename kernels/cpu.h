@@ -147,7 +147,8 @@ size_t cpu_tiles_count(const struct cpu_tiles *t);
 struct cpu_tile cpu_tile(const struct cpu_tiles *t, size_t i);
 
 // Chooses the fp32 library (blas.c). The first call in a process does the work.
-void cpu_blas_choose(void);
+// NEB_ERR_UNSUPPORTED: OpenBLAS is missing.
+NEB_MUST_CHECK enum neb_status cpu_blas_choose(void);
 // Computes a product in fp32 on the calling thread, without its bias.
 void cpu_sgemm(const struct kern_gemm *g);
 // The same for a symmetric product (kern_gemm.symmetric), but only on and below the diagonal.

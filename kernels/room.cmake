@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-pkg_check_modules(OPENBLAS REQUIRED IMPORTED_TARGET openblas)
-target_link_libraries(neb_kernels PUBLIC PkgConfig::OPENBLAS ${CMAKE_DL_LIBS})
+pkg_check_modules(OPENBLAS REQUIRED IMPORTED_TARGET openblas) # its header; blas.c loads the library
+target_include_directories(neb_kernels SYSTEM PRIVATE ${OPENBLAS_INCLUDE_DIRS})
+target_link_libraries(neb_kernels PUBLIC ${CMAKE_DL_LIBS})
 
 # Files named after an instruction set have the kernels for it. The program chooses at run time.
 function(kernels_isa suffix)

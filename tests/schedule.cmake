@@ -125,8 +125,8 @@ function(nebula_schedule)
   nebula_tests(COST 300 ${rates})
   nebula_tests(DEPENDS "${rates}" e2e_rates)
   nebula_tests(FIXTURES_REQUIRED rates
-    e2e_jobs e2e_late e2e_plan_memory e2e_micro_batches e2e_sites e2e_plan_streams e2e_plan_tune
-    cuda_gpu_run cuda_plan cuda_plan_mesh cuda_plan_sides parallel_worker_mesh_mpirun)
+    e2e_jobs e2e_late e2e_plan e2e_plan_memory e2e_micro_batches e2e_sites e2e_plan_streams
+    e2e_plan_tune cuda_gpu_run cuda_plan cuda_plan_mesh cuda_plan_sides parallel_worker_mesh_mpirun)
 
   # tests/run --fast: all that is quick and needs no second cluster, and one run of two clusters.
   set(not_fast

@@ -19,6 +19,14 @@ static int32_t ranks_of(const struct attached *a, int32_t cluster) {
     return a->machines->sites[cluster].ranks > 0 ? a->machines->sites[cluster].ranks : 1;
 }
 
+// A masked sum needs the whole update on rank 0.
+static bool is_single(const struct attached *a) { return a->job->sync.gate == AGENT_GATE_PRIVATE; }
+
+// The ranks over which the state and the frames are divided.
+static int32_t sharers(const struct attached *a, int32_t cluster) {
+    return is_single(a) ? 1 : ranks_of(a, cluster);
+}
+
 static void print(const struct attached *a) {
     char b[32], c[32];
     const struct agent_job *job = a->job;
@@ -34,12 +42,12 @@ static void print(const struct attached *a) {
            agent_human_bytes(a->groups.bytes, b, sizeof b), a->others, a->send_s,
            agent_human_bytes(a->link / 8, c, sizeof c), a->machines->assumed ? " (assumed)" : "");
     for (int32_t i = 0; i < agent_job_training(job); i++) {
-        double frames = agent_groups_frame_bytes(job, &a->groups, ranks_of(a, i));
-        printf("  memory    %s: libnebula takes %s on each of %d rank%s, and %s of frames while it "
+        double frames = agent_groups_frame_bytes(job, &a->groups, sharers(a, i));
+        printf("  memory    %s: libnebula takes %s on %s of %d rank%s%s, and %s of frames while it "
                "exchanges\n",
                job->clusters[i].name, agent_human_bytes((double)a->bytes[i], b, sizeof b),
-               ranks_of(a, i), ranks_of(a, i) == 1 ? "" : "s",
-               agent_human_bytes(frames, c, sizeof c));
+               is_single(a) ? "rank 0" : "each", ranks_of(a, i), ranks_of(a, i) == 1 ? "" : "s",
+               is_single(a) ? " (gate private)" : "", agent_human_bytes(frames, c, sizeof c));
     }
 }
 
@@ -48,11 +56,10 @@ static void print_json(const struct attached *a) {
                           agent_groups_json(a->job, &a->groups)),
            *memory = json_object();
     for (int32_t i = 0; i < agent_job_training(a->job); i++)
-        json_object_set_new(
-            memory, a->job->clusters[i].name,
-            json_pack("{s:i, s:I, s:f}", "ranks", ranks_of(a, i), "rank_bytes",
-                      (json_int_t)a->bytes[i], "frame_bytes",
-                      agent_groups_frame_bytes(a->job, &a->groups, ranks_of(a, i))));
+        json_object_set_new(memory, a->job->clusters[i].name,
+                            json_pack("{s:i, s:I, s:f}", "ranks", ranks_of(a, i), "rank_bytes",
+                                      (json_int_t)a->bytes[i], "frame_bytes",
+                                      agent_groups_frame_bytes(a->job, &a->groups, sharers(a, i))));
     if (a->groups.sized) {
         json_object_set_new(o, "exchange_bytes", json_integer((json_int_t)a->groups.bytes));
         json_object_set_new(o, "send_s", json_real(a->send_s));
@@ -72,7 +79,7 @@ enum neb_status plan_attached(const struct agent_job *job, const struct plan_mac
     a.send_s = a.link > 0 ? a.groups.bytes * 8 * a.others / a.link : 0;
     for (int32_t i = 0; i < agent_job_training(job) && a.groups.sized; i++) {
         int32_t threads = job->clusters[i].threads;
-        NEB_TRY(agent_groups_rank_bytes(job, tensors, ranks_of(&a, i),
+        NEB_TRY(agent_groups_rank_bytes(job, tensors, sharers(&a, i),
                                         threads ? threads : kern_pool_processors(), &a.bytes[i]));
     }
     (json ? print_json : print)(&a);

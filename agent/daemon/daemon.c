@@ -208,9 +208,9 @@ static enum neb_status loop(struct daemon *d) {
     return NEB_OK;
 }
 
-// A library's thread that started before main (OpenBLAS) does not block these signals. A signal
-// that goes to such a thread would end the agent, and signalfd would miss it. So the thread passes
-// it on to the main thread.
+// A thread that a library started before main does not block these signals. A signal that goes to
+// such a thread would end the agent, and signalfd would miss it. So the thread passes it on to the
+// main thread.
 static void pass_on(int signo) {
     if (gettid() != getpid())
         tgkill(getpid(), getpid(), signo);

@@ -71,6 +71,7 @@ struct agent_jobrounds { // rounds.c
 struct agent_jobtensors { // manifest.c
     struct agent_tensor_list list;
     struct member_set agreed; // clusters whose agents have the same list
+    int reference;            // the cluster that was asked last
     bool told;                // the present trainer knows that it may begin
     neb_ns asked_at;
     struct neb_bucket asked; // limits the messages of others about it

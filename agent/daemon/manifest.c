@@ -5,7 +5,7 @@
 // CLUSTER}` that cluster then writes a checkpoint of step 0, and the agents of the others fetch it
 // as a snapshot before they let their trainers begin.
 //
-//     trainer          agent here            agent of the first data cluster
+//     trainer          agent here            agent of the first data cluster that is a member
 //        │ manifest        │ questions              │
 //        │ ──────────────► │ ─────────────────────► │ marks this cluster
 //        │ ok, or the      │ ◄───────────────────── │ begins when all have
@@ -22,24 +22,39 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const neb_ns ask_every = 2 * NEB_S, ask_again = 30 * NEB_S;
+static const neb_ns ask_every = 2 * NEB_S, ask_again = 10 * NEB_S;
 // A question can cost a digest of the whole list.
 static const double asks_burst = 40, asks_a_second = 2;
 
 static const char *name_of(const struct agent_jobrun *j, int k) { return j->job.clusters[k].name; }
 
+static struct member_set away_from(const struct daemon *d, const struct agent_jobrun *j) {
+    return mset_union(daemon_gone_clusters(d, j), daemon_removed_clusters(d, j));
+}
+
+// The cluster with whose list all others compare theirs: the first one that is still a member.
+static int reference(const struct daemon *d, const struct agent_jobrun *j) {
+    struct member_set away = away_from(d, j);
+    int k = 0;
+    while (k < j->self && mset_has(away, k))
+        k++;
+    return k;
+}
+
 static bool is_settled(const struct daemon *d, const struct agent_jobrun *j) {
-    struct member_set away = mset_union(daemon_gone_clusters(d, j), daemon_removed_clusters(d, j));
+    struct member_set away = away_from(d, j);
+    bool first = reference(d, j) == j->self, before = false;
     if (!j->tensors.list.own)
         return false;
     if (!j->job.attached || !j->federated)
         return true;
-    if (j->self)
-        return mset_has(j->tensors.agreed, 0);
-    for (int k = 1; k < agent_job_training(&j->job); k++)
-        if (!mset_has(j->tensors.agreed, k) && !mset_has(away, k))
+    for (int k = 0; k < agent_job_training(&j->job); k++) {
+        bool agreed = mset_has(j->tensors.agreed, k);
+        before = before || (agreed && k < j->self); // a reference, now or earlier
+        if (first && k != j->self && !agreed && !mset_has(away, k))
             return false;
-    return true;
+    }
+    return first || before;
 }
 
 // ---- first parameters --------------------------------------------------------------------------
@@ -95,6 +110,11 @@ static void fetch_start(struct daemon *d, struct agent_jobrun *j) {
     bound(d, j);
     if (inter_service_snapshot_fetch(d->service, j->id, path, &peer, 1, false) != NEB_OK)
         neb_warn("job %s: the first parameters cannot be fetched now", j->job.name);
+}
+
+// True if no cluster that is still a member has the first parameters.
+static bool start_is_lost(const struct daemon *d, const struct agent_jobrun *j) {
+    return daemon_start_missing(d, j) && mset_has(away_from(d, j), agent_job_init_cluster(&j->job));
 }
 
 static void tell(struct daemon *d, struct agent_jobrun *j, bool ok, const char *text) {
@@ -209,40 +229,59 @@ static void settle(struct daemon *d, struct agent_jobrun *j, int k) {
 }
 
 static void differ(struct daemon *d, struct agent_jobrun *j, const char *what) {
-    char text[AGENT_TENSORS_TEXT + 160];
+    char text[AGENT_TENSORS_TEXT + 240];
     if (j->state != AGENT_JOB_RUNNING)
         return;
     snprintf(text, sizeof text,
              "the clusters have different tensors: %s. All loops of a job need the same names, "
-             "shapes and groups",
+             "shapes, groups and frozen values. A group with `exchange: never` may differ",
              what);
     tell(d, j, false, text);
     daemon_job_give_up(d, j, text);
 }
 
-static void ask(struct daemon *d, struct agent_jobrun *j) {
-    json_t *q = j->self ? agent_tensors_question(&j->tensors.list) : NULL;
-    j->tensors.asked_at = neb_now();
-    if (!q || j->peers[0] >= NEB_MEMBERS_MAX || !d->up[j->peers[0]]) {
-        json_decref(q);
-        return;
-    }
-    json_object_set_new(q, "id", json_string(j->hex));
-    (void)daemon_post(d, j->peers[0], AGENT_MSG_TENSORS, q, false);
+static void give_up_start(struct daemon *d, struct agent_jobrun *j) {
+    char text[320];
+    snprintf(
+        text, sizeof text,
+        "the job begins with the parameters of cluster %s, which is no longer a member. Submit "
+        "it again with another cluster in `init: {from: CLUSTER}`",
+        name_of(j, agent_job_init_cluster(&j->job)));
+    tell(d, j, false, text);
+    daemon_job_give_up(d, j, text);
 }
 
-static bool may_ask(const struct agent_jobrun *j) {
-    return j->job.attached && j->federated && j->self && j->tensors.list.own &&
+static void ask(struct daemon *d, struct agent_jobrun *j) {
+    int of = reference(d, j);
+    uint32_t peer = j->peers[of];
+    j->tensors.asked_at = neb_now();
+    if (of != j->tensors.reference) // what is known of another list does not count
+        j->tensors.list.low = j->tensors.list.high = 0;
+    j->tensors.reference = of;
+    json_t *q =
+        peer < NEB_MEMBERS_MAX && d->up[peer] ? agent_tensors_question(&j->tensors.list) : NULL;
+    if (!q)
+        return;
+    json_object_set_new(q, "id", json_string(j->hex));
+    (void)daemon_post(d, peer, AGENT_MSG_TENSORS, q, false);
+}
+
+static bool may_ask(const struct daemon *d, const struct agent_jobrun *j) {
+    return j->job.attached && j->federated && reference(d, j) != j->self && j->tensors.list.own &&
            j->state == AGENT_JOB_RUNNING && !agent_job_only_votes(&j->job, j->self);
 }
-static bool is_open(const struct agent_jobrun *j) {
-    return may_ask(j) && !mset_has(j->tensors.agreed, 0);
+static bool is_open(const struct daemon *d, const struct agent_jobrun *j) {
+    return may_ask(d, j) && !is_settled(d, j);
 }
 
 void daemon_tensors_look(struct daemon *d, struct agent_jobrun *j) {
     // The first cluster may have lost its disk, and learns from questions who has the same list.
-    if (may_ask(j) && neb_now() - j->tensors.asked_at >= (is_open(j) ? ask_every : ask_again))
+    if (may_ask(d, j) && neb_now() - j->tensors.asked_at >= (is_open(d, j) ? ask_every : ask_again))
         ask(d, j);
+    if (start_is_lost(d, j)) {
+        give_up_start(d, j);
+        return;
+    }
     if (waits_for_start(d, j) && neb_now() - j->tensors.asked_at >= ask_every) {
         j->tensors.asked_at = neb_now();
         fetch_start(d, j);
@@ -258,15 +297,13 @@ void daemon_on_tensors(struct daemon *d, struct agent_jobrun *j, int k, const js
         !neb_bucket_take(&j->tensors.asked, neb_now(), 1, asks_burst, asks_a_second))
         return;
     if (agent_tensors_is_answer(body)) {
-        if (k || !is_open(j))
+        if (k != j->tensors.reference || !is_open(d, j))
             return;
         result = agent_tensors_learn(&j->tensors.list, body, own, other, text);
         if (result == AGENT_TENSORS_OPEN)
             ask(d, j);
     } else {
-        json_t *answer =
-            j->self ? NULL
-                    : agent_tensors_answer(&j->tensors.list, body, own, other, &result, text);
+        json_t *answer = agent_tensors_answer(&j->tensors.list, body, own, other, &result, text);
         if (!answer)
             return;
         json_object_set_new(answer, "id", json_string(j->hex));
@@ -328,7 +365,7 @@ static void take(struct daemon *d, struct agent_jobrun *j, struct exchange_manif
     agent_tensors_clear(&was);
     j->tensors.told = false;
     begin(d, j);
-    if (is_open(j))
+    if (is_open(d, j))
         ask(d, j);
 }
 

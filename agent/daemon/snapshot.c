@@ -30,9 +30,10 @@ static enum neb_status read_body(void *user, int i, uint64_t at, void *dst, size
 }
 
 // For tests: what a Byzantine member gives. One parameter is false, in the digest too, while the
-// member trains on with the true one. One fragment only.
+// member trains on with the true one. One fragment only. snapshot.damage: the digest stays.
 static enum neb_status falsify_for_test(struct pin *p, struct inter_snapshot *s) {
     float first[2];
+    p->falsified = neb_fault("snapshot.damage");
     if (!neb_fault("snapshot.lie"))
         return NEB_OK;
     for (int i = 0; i < 2; i++)

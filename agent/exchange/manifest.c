@@ -70,7 +70,7 @@ static enum neb_status check_all(const struct exchange_manifest *m) {
         const struct exchange_tensor *t = &m->tensors[i];
         if (i && strcmp(t[-1].name, t->name) == 0)
             return neb_fail(NEB_ERR_INVALID, "tensor \"%s\" is listed twice", t->name);
-        units += units_of(t);
+        units += t->frozen ? 0 : units_of(t);
         elements += rows_of(t) * cols_of(t);
         if (units > EXCHANGE_UNITS_MAX || elements > ELEMENTS_MAX)
             return neb_fail(NEB_ERR_LIMIT,
@@ -153,6 +153,13 @@ static void put_name(struct neb_buf *b, const char *name) {
     neb_buf_u8(b, '"');
 }
 
+static void put_digest(struct neb_buf *b, const uint64_t digest[2]) {
+    char text[64];
+    snprintf(text, sizeof text, ",\"frozen\":\"%016" PRIx64 "%016" PRIx64 "\"", digest[0],
+             digest[1]);
+    put(b, text);
+}
+
 enum neb_status exchange_manifest_write(const struct exchange_manifest *m, struct neb_buf *out) {
     size_t start = out->len;
     put(out, "{\"tensors\":[");
@@ -167,7 +174,10 @@ enum neb_status exchange_manifest_write(const struct exchange_manifest *m, struc
         }
         put(out, "],\"group\":");
         put_number(out, t->group);
-        put(out, t->buffer ? ",\"buffer\":true}" : "}");
+        put(out, t->buffer ? ",\"buffer\":true" : "");
+        if (t->frozen)
+            put_digest(out, t->digest);
+        put(out, "}");
     }
     put(out, "]}");
     NEB_TRY(neb_buf_check(out));
@@ -179,6 +189,14 @@ enum neb_status exchange_manifest_write(const struct exchange_manifest *m, struc
                           m->n, out->len - start, EXCHANGE_MANIFEST_MAX);
 }
 
+// Only the text that put_digest writes passes the comparison with the canonical text.
+static bool get_digest(const json_t *v, struct exchange_tensor *t) {
+    const char *hex = json_string_value(v);
+    t->frozen = v != NULL;
+    return !v || (hex && strlen(hex) == 32 &&
+                  sscanf(hex, "%16" SCNx64 "%16" SCNx64, &t->digest[0], &t->digest[1]) == 2);
+}
+
 static bool get_tensor(const json_t *v, struct exchange_tensor *t) {
     const json_t *shape = json_object_get(v, "shape"), *group = json_object_get(v, "group");
     size_t dims = json_array_size(shape);
@@ -188,7 +206,8 @@ static bool get_tensor(const json_t *v, struct exchange_tensor *t) {
     json_int_t g = json_integer_value(group);
     t->group = (int32_t)g;
     bool good = t->name && json_is_array(shape) && dims <= EXCHANGE_DIMS_MAX &&
-                json_is_integer(group) && g >= 0 && g < EXCHANGE_GROUPS_MAX;
+                json_is_integer(group) && g >= 0 && g < EXCHANGE_GROUPS_MAX &&
+                get_digest(json_object_get(v, "frozen"), t);
     for (size_t d = 0; good && d < dims; d++) {
         good = json_is_integer(json_array_get(shape, d));
         t->shape[d] = json_integer_value(json_array_get(shape, d));
@@ -253,12 +272,16 @@ static void describe(const struct exchange_tensor *t, char *out, size_t cap) {
     for (int32_t d = 0; d < t->dims && at < cap; d++)
         at += (size_t)snprintf(out + at, cap - at, "%s%" PRId64, d ? "×" : "", t->shape[d]);
     if (at < cap)
-        snprintf(out + at, cap - at, "%s in group %d%s", t->dims ? "" : "a scalar", t->group,
-                 t->buffer ? ", a buffer" : "");
+        at += (size_t)snprintf(out + at, cap - at, "%s in group %d%s", t->dims ? "" : "a scalar",
+                               t->group, t->buffer ? ", a buffer" : "");
+    if (t->frozen && at < cap)
+        snprintf(out + at, cap - at, ", frozen, with digest %016" PRIx64 "%016" PRIx64,
+                 t->digest[0], t->digest[1]);
 }
 
 static bool same(const struct exchange_tensor *a, const struct exchange_tensor *b) {
     return a->dims == b->dims && a->group == b->group && a->buffer == b->buffer &&
+           a->frozen == b->frozen && memcmp(a->digest, b->digest, sizeof a->digest) == 0 &&
            memcmp(a->shape, b->shape, (size_t)a->dims * sizeof *a->shape) == 0;
 }
 
@@ -295,14 +318,14 @@ enum neb_status exchange_manifest_sizes(const struct exchange_manifest *m,
         if (t->group >= groups)
             return neb_fail(NEB_ERR_INVALID, "tensor \"%s\" is in group %d, but the job has %d",
                             t->name, t->group, groups);
-        sizes[t->group].tensors++;
-        sizes[t->group].parameters += (uint64_t)(rows_of(t) * cols_of(t));
+        sizes[t->group].tensors += !t->frozen;
+        sizes[t->group].parameters += t->frozen ? 0 : (uint64_t)(rows_of(t) * cols_of(t));
     }
     return NEB_OK;
 }
 
 static bool has_units(const struct exchange_tensor *t, uint64_t never) {
-    return !(never >> t->group & 1);
+    return !t->frozen && !(never >> t->group & 1);
 }
 
 static int32_t cut(const struct exchange_tensor *t, int32_t index, struct agent_unit *out) {

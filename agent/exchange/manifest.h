@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The manifest of tensors: what a job exchanges, by name. Every cluster of a job has the same one,
+// The manifest of tensors: what a job exchanges, by name, and the frozen tensors that must be equal
+// everywhere, with a digest of their values (kern_digest of fp32, whatever their dtype). Every cluster of a job has the same one,
 // whatever its mesh, so clusters compare its hash before they make a step.
 //
 //     {"tensors":[{"name":"h.0.ln.bias","shape":[768],"group":0},
-//                 {"name":"h.0.ln.mean","shape":[768],"group":1,"buffer":true}]}
+//                 {"name":"h.0.ln.mean","shape":[768],"group":1,"buffer":true},
+//                 {"name":"wte","shape":[50257,768],"group":2,"frozen":"<32 hex digits>"}]}
 //
 // The text is JSON without blanks, in the order of the bytes of the names. There is one text for
 // one list of tensors. dtypes are not in it: a cluster may hold bf16 where another one holds fp32.
@@ -36,6 +38,8 @@ struct exchange_tensor {
     enum exchange_dtype dtype; // not in the text
     int32_t group;             // index among the groups of the job
     bool buffer;               // not trained by gradients, for instance a running mean
+    bool frozen;               // never exchanged: it has no units, and counts in no size
+    uint64_t digest[2];        // of a frozen tensor
 };
 
 struct exchange_manifest;

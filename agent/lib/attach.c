@@ -220,6 +220,7 @@ static int attach(struct nebula *n, const struct nebula_attach_options *o) {
 }
 
 void lib_destroy(struct nebula *n) {
+    intra_part_saver_destroy(&n->saver);
     lib_device_enter(n);
     exchange_destroy(&n->x);
     agent_shards_destroy(&n->shards);

@@ -162,27 +162,25 @@ static void add_dimension(struct kern_piece *p, int64_t shape, int64_t at, int64
     p->dims++;
 }
 
-static struct kern_piece piece_of(const struct nebula *n, int32_t unit, const struct lib_piece *x) {
-    const struct lib_tensor *t = n->of[unit];
+static struct kern_piece piece_of(const struct lib_tensor *t, int64_t first, uint64_t count,
+                                  const struct lib_piece *x) {
     static const enum kern_stored stored[] = {[NEBULA_F32] = KERN_STORED_F32,
                                               [NEBULA_BF16] = KERN_STORED_BF16,
                                               [NEBULA_F16] = KERN_STORED_F16};
-    struct kern_piece p = {.stored = stored[t->dtype],
-                           .data = x->data,
-                           .first = n->first[unit],
-                           .n = agent_unit_size(&n->units[unit])};
+    struct kern_piece p = {.stored = stored[t->dtype], .data = x->data, .first = first, .n = count};
     for (int32_t k = 0; k < t->dims; k++)
         add_dimension(&p, t->shape[k], x->box.at[k], x->box.n[k], x->stride[k]);
     return p;
 }
 
-// Enqueues reads of this rank's elements of the unit into device memory, or writes from there.
-static void each_piece(struct nebula *n, int32_t unit, float *there, float *shadow, bool write) {
-    const struct lib_tensor *t = n->of[unit];
+// Enqueues reads of this rank's elements [first, first + count) of a tensor into device memory, or
+// writes from there.
+static void each_part(struct nebula *n, const struct lib_tensor *t, int64_t first, uint64_t count,
+                      float *there, float *shadow, bool write) {
     struct kern *K = n->device->K;
     lib_device_joint(n, true);
     for (size_t k = 0; k < t->n_pieces; k++) {
-        const struct kern_piece p = piece_of(n, unit, &t->pieces[k]);
+        const struct kern_piece p = piece_of(t, first, count, &t->pieces[k]);
         if (t->pieces[k].place != NEBULA_CUDA)
             continue;
         if (write)
@@ -190,6 +188,11 @@ static void each_piece(struct nebula *n, int32_t unit, float *there, float *shad
         else
             K->ops->piece_read(K, there, shadow, &p);
     }
+}
+
+static void each_piece(struct nebula *n, int32_t unit, float *there, float *shadow, bool write) {
+    each_part(n, n->of[unit], n->first[unit], agent_unit_size(&n->units[unit]), there, shadow,
+              write);
 }
 
 bool lib_device_has(const struct lib_tensor *t) {
@@ -203,6 +206,14 @@ enum neb_status lib_device_read(struct nebula *n, int32_t unit, float *image) {
     struct lib_device *d = n->device;
     each_piece(n, unit, d->unit, NULL, false);
     kern_stage_download(d->K, image, d->unit, agent_unit_size(&n->units[unit]) * sizeof *image);
+    return kern_stage_end(d->K);
+}
+
+enum neb_status lib_device_look(struct nebula *n, const struct lib_tensor *t, int64_t first,
+                                uint64_t count) {
+    struct lib_device *d = n->device;
+    each_part(n, t, first, count, d->unit, NULL, false);
+    kern_stage_download(d->K, d->image, d->unit, count * sizeof *d->image);
     return kern_stage_end(d->K);
 }
 

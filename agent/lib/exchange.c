@@ -139,6 +139,7 @@ static enum neb_status draw_alone(struct nebula *n) {
 enum neb_status lib_prepare(struct nebula *n) {
     NEB_TRY(lib_tensors_settle(n));
     NEB_TRY(lib_trainer_create(n));
+    NEB_TRY(lib_digest_frozen(n));
     n->initial = n->x.federated && !n->loading;
     return draw_alone(n);
 }
@@ -148,6 +149,9 @@ enum neb_status lib_create(struct nebula *n) {
         NEB_TRY(compare_clusters(n));
     if (n->x.federated)
         NEB_TRY(exchange_join(&n->x));
+    if (n->x.sum && n->ranks > 1)
+        neb_warn("gate private: rank 0 of %d keeps the whole state of the exchange, %.0f MB",
+                 n->ranks, 16e-6 * (double)n->x.elements);
     n->initial = false;
     return NEB_OK;
 }

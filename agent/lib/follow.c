@@ -112,11 +112,13 @@ static uint64_t code_of(const char *call) {
 
 int lib_enter(struct nebula *n, const char *call) {
     struct intra_comm *w = n->world;
-    uint64_t code = code_of(call), both[2] = {code, ~code};
+    uint64_t both[2];
     char others[64] = "";
     lib_device_enter(n);
     if (n->ranks == 1)
         return NEBULA_OK;
+    both[0] = code_of(call);
+    both[1] = ~both[0];
     LIB_TRY(w->ops->all_reduce(w, both, 2, INTRA_COMM_U64, INTRA_COMM_MAX));
     if (both[0] == ~both[1])
         return NEBULA_OK;

@@ -123,7 +123,8 @@ int nebula_tensor_at(struct nebula *n, int32_t i, struct nebula_tensor *out) {
 
 static int end_call(struct nebula *n, enum neb_status st) {
     int s = lib_pass(st);
-    s = lib_leave(n, s && n->x.reattach ? (int)NEBULA_ERR_AGAIN : s);
+    bool again = s && (n->x.reattach || st == NEB_ERR_AGAIN);
+    s = lib_leave(n, again ? (int)NEBULA_ERR_AGAIN : s);
     n->step_end = neb_now();
     n->failed = s != NEBULA_OK;
     return s;
@@ -136,6 +137,9 @@ int nebula_begin(struct nebula *n) {
         return s;
     if (n->begun)
         return lib_fail(NEBULA_ERR_STATE, "nebula_begin: called twice");
+    if (n->x.job.mode != AGENT_MODE_REPLICAS)
+        return lib_fail(NEBULA_ERR_STATE, "nebula_begin: the job has teachers and students; open "
+                                          "its side with nebula_side_open");
     if ((s = lib_enter(n, "nebula_begin")) != NEBULA_OK)
         return s;
     n->begun = true;

@@ -52,7 +52,9 @@
 //              devices and its state fits there (the cluster's outer_state). A stream other than
 //              the default one is named by nebula_set_stream.
 //   frozen     Frozen tensors (trained 0) are neither sent nor set, unless a group of the job names
-//              them by a pattern other than "*".
+//              them by a pattern other than "*". With `model: attached` nebula_begin compares their
+//              values between clusters, as far as their parts are registered. They may differ in a
+//              group with `exchange: never`.
 //
 // ABI: NEBULA_API counts incompatible changes and is the number of the SONAME. Structs begin with
 // their size. nebula_step_stats and nebula_attach_options (its hooks) may grow at the end, and

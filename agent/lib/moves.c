@@ -9,6 +9,7 @@
 // in messages of at most the largest unit, so no rank needs more room than that. A send may wait
 // for its receiver: all ranks go through the pairs of ranks in one order, round by round as in a
 // tournament, and in a pair the lower rank sends first.
+#include "agent/exchange/manifest.h"
 #include "agent/lib/state.h"
 #include "kernels/quant.h"
 
@@ -400,4 +401,81 @@ int lib_owner(const struct nebula *n, int32_t unit) {
 struct agent_move lib_move(const struct nebula *n, int32_t unit) {
     float *data = n->units[unit].data;
     return (struct agent_move){unit, lib_owner(n, unit), data ? data : n->room};
+}
+
+// ---- frozen tensors -----------------------------------------------------------------------------
+
+// The digest is a sum over elements, so each rank adds what no lower rank holds.
+struct frozen {
+    struct side side;
+    uint64_t sum[3]; // digest, number of elements
+};
+
+static enum neb_status add_block(void *user, const struct pieces_block *b) {
+    struct frozen *f = user;
+    for (int64_t r = 0; r < b->runs; r++) {
+        int64_t at = b->at + r * b->pitch;
+        const float *x = f->side.unit + (at - f->side.first);
+        struct kern_digest d = kern_digest_part(x, x, (uint64_t)at, (size_t)b->len);
+        f->sum[0] += d.lo;
+        f->sum[1] += d.hi;
+        f->sum[2] += (uint64_t)b->len;
+    }
+    return NEB_OK;
+}
+
+static enum neb_status add_own(struct frozen *f) {
+    struct nebula *n = f->side.n;
+    const struct lib_tensor *t = f->side.t;
+    bool there = n->device && lib_device_has(t);
+    bool small = there && n->buffer_floats < EXCHANGE_UNIT_MAX;
+    int64_t most = small ? (int64_t)n->buffer_floats : EXCHANGE_UNIT_MAX;
+    struct pieces_boxes own = {0};
+    enum neb_status st = NEB_OK;
+    for (size_t i = 0; i < t->held[n->rank].len && st == NEB_OK; i++)
+        st = pieces_add(&own, &t->held[n->rank].p[i]);
+    for (int r = 0; r < n->rank && st == NEB_OK; r++)
+        if (t->dims || t->held[r].len)
+            st = t->dims ? pieces_subtract(t->dims, &own, &t->held[r]) : (own.len = 0, NEB_OK);
+    for (int64_t at = 0; at < t->size && st == NEB_OK && own.len; at += most) {
+        int64_t end = t->size - at < most ? t->size : at + most;
+        f->side.first = at;
+        f->side.image = there ? n->device->image : NULL;
+        st = there ? lib_device_look(n, t, at, (uint64_t)(end - at)) : NEB_OK;
+        if (st == NEB_OK)
+            st = move_boxes(&f->side, &own, end);
+        for (size_t i = 0; i < own.len && st == NEB_OK; i++)
+            st = pieces_walk(t->dims, t->shape, &own.p[i], at, end, add_block, f);
+    }
+    pieces_free(&own);
+    return st;
+}
+
+enum neb_status lib_digest_frozen(struct nebula *n) {
+    struct lib_tensor **all = n->tensors + n->n_tensors;
+    uint64_t *sums = calloc((size_t)n->n_frozen + 1, 3 * sizeof *sums);
+    struct frozen f = {.side = {.n = n, .unit = malloc(EXCHANGE_UNIT_MAX * sizeof(float))}};
+    enum neb_status st =
+        sums && f.side.unit ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory for digests");
+    int32_t whole = 0;
+    for (int32_t i = 0; i < n->n_frozen && st == NEB_OK; i++) {
+        f.side.t = all[i];
+        memset(f.sum, 0, sizeof f.sum);
+        st = add_own(&f);
+        memcpy(&sums[3 * i], f.sum, sizeof f.sum);
+    }
+    st = intra_comm_agree(n->world, st);
+    if (st == NEB_OK && n->ranks > 1 && n->n_frozen)
+        st = n->world->ops->all_reduce(n->world, sums, 3 * (size_t)n->n_frozen, INTRA_COMM_U64,
+                                       INTRA_COMM_SUM);
+    for (int32_t i = 0; i < n->n_frozen && st == NEB_OK; i++) {
+        memcpy(all[i]->digest, &sums[3 * i], sizeof all[i]->digest);
+        if (sums[3 * i + 2] == (uint64_t)all[i]->size)
+            all[whole++] = all[i];
+    }
+    n->n_frozen = whole;
+    n->bad = NULL;
+    free(f.side.unit);
+    free(sums);
+    return st;
 }

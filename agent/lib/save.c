@@ -21,6 +21,7 @@ struct saving {
     int32_t *writer;               // (ranks) the rank that writes what a rank owns
     struct intra_part part;        // this rank's; number 0: none
     struct intra_ckpt_writer *out; // rank 0's file, another rank's part, or NULL
+    bool aside;                    // out is a copy in memory
     enum neb_status written;       // of this rank's writer
 };
 
@@ -29,6 +30,17 @@ static struct agent_shards *shards_of(const struct nebula *n) {
 }
 
 // ---- who writes ---------------------------------------------------------------------------------
+
+// What this rank writes of the units of all ranks, with the alignment of sections.
+static uint64_t part_bytes(const struct saving *s) {
+    const struct nebula *n = s->n;
+    uint64_t bytes = 4096, arrays = n->x.federated ? 1 + INTER_OUTER_ARRAYS : 1;
+    for (int32_t i = 0; i < n->x.trainer.n_units; i++)
+        if (s->writer[lib_owner(n, i)] == n->rank)
+            bytes += (arrays + (n->of[i]->dtype != NEBULA_F32)) *
+                     (agent_unit_size(&n->units[i]) * sizeof(float) + 64);
+    return bytes;
+}
 
 static enum neb_status begin_part(struct saving *s, struct intra_ckpt_writer *w) {
     struct nebula *n = s->n;
@@ -41,9 +53,16 @@ static enum neb_status begin_part(struct saving *s, struct intra_ckpt_writer *w)
         if (owns && r == n->rank)
             s->part.number = s->part.n;
     }
-    s->out = w;
+    s->out = s->part.number ? NULL : w;
     const struct neb_vault *vault = s->split.sealed ? exchange_vault(&n->x) : NULL;
-    return s->part.number ? intra_part_create(vault, s->split.path, &s->part, &s->out) : NEB_OK;
+    if (s->part.number && s->split.aside && !n->saver)
+        NEB_TRY(intra_part_saver_create(&n->saver));
+    if (s->part.number && s->split.aside)
+        NEB_TRY(intra_part_saver_begin(n->saver, vault, n->pool, part_bytes(s), s->split.path,
+                                       &s->part, &s->out));
+    s->aside = s->part.number && s->out;
+    return s->part.number && !s->out ? intra_part_create(vault, s->split.path, &s->part, &s->out)
+                                     : NEB_OK;
 }
 
 // ---- units --------------------------------------------------------------------------------------
@@ -105,12 +124,10 @@ static enum neb_status put_counts(struct saving *s, struct intra_ckpt_writer *w)
 }
 
 // Adds the size of what rank 0 writes if all ranks see the folder.
-static enum neb_status add_size(const struct nebula *n, struct intra_ckpt_writer *w) {
-    uint64_t bytes = 4096, arrays = n->x.federated ? 1 + INTER_OUTER_ARRAYS : 1;
-    for (int32_t i = 0; i < n->x.trainer.n_units; i++)
-        if (lib_owner(n, i) == 0)
-            bytes += arrays * (agent_unit_size(&n->units[i]) * sizeof(float) + 64);
-    return w ? intra_ckpt_add(w, "parts", INTRA_BYTES, bytes, 1, NULL) : NEB_OK;
+static enum neb_status add_size(const struct saving *s, struct intra_ckpt_writer *w) {
+    for (int r = 0; r < s->n->ranks; r++)
+        s->writer[r] = r;
+    return w ? intra_ckpt_add(w, "parts", INTRA_BYTES, part_bytes(s), 1, NULL) : NEB_OK;
 }
 
 static enum neb_status save_parts(struct saving *s, struct intra_ckpt_writer *w) {
@@ -118,19 +135,22 @@ static enum neb_status save_parts(struct saving *s, struct intra_ckpt_writer *w)
     NEB_TRY(intra_split_ask(n->world, w, &s->split));
     NEB_TRY(put_counts(s, w));
     if (s->split.wanted && !s->split.path[0])
-        return intra_comm_agree(n->world, add_size(n, w));
+        return intra_comm_agree(n->world, add_size(s, w));
     NEB_TRY(intra_parts_find_able(n->world, s->split.path, s->split.sealed, n->x.vault != NULL,
                                   &s->part.token, s->able));
     NEB_TRY(intra_comm_agree(n->world, begin_part(s, w)));
     NEB_TRY(put_units(s));
     if (n->x.federated)
         NEB_TRY(agent_shards_part_put(shards_of(n), s->writer, s->out, &s->written));
-    if (s->part.number && s->written == NEB_OK)
+    if (s->part.number && !s->aside && s->written == NEB_OK)
         s->written = intra_ckpt_commit(s->out);
     const uint64_t note[2] = {s->part.token, s->part.n};
     if (n->rank == 0 && s->part.n && s->written == NEB_OK)
         s->written = intra_ckpt_add(w, INTRA_PARTS_SECTION, INTRA_U64, 2, 1, note);
-    return intra_comm_agree(n->world, s->written);
+    NEB_TRY(intra_comm_agree(n->world, s->written));
+    // all ranks have their copies: they reach the disk while training goes on
+    return intra_comm_agree(n->world,
+                            s->aside ? intra_part_saver_submit(n->saver, &s->out) : NEB_OK);
 }
 
 enum neb_status lib_save_all(struct nebula *n, struct intra_ckpt_writer *w) {

@@ -35,20 +35,24 @@ static enum neb_status model_units(struct nebula *n, int32_t *n_units) {
     return n->units ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory for %d units", *n_units);
 }
 
-static enum neb_status make_manifest(const struct nebula *n, struct exchange_manifest **out) {
-    struct exchange_tensor *list = calloc((size_t)n->n_tensors + 1, sizeof *list);
+static enum neb_status make_manifest(const struct nebula *n, bool frozen,
+                                     struct exchange_manifest **out) {
+    int32_t all = n->n_tensors + (frozen ? n->n_frozen : 0);
+    struct exchange_tensor *list = calloc((size_t)all + 1, sizeof *list);
     if (!list)
-        return neb_fail(NEB_ERR_NOMEM, "out of memory for %d tensors", n->n_tensors);
-    for (int32_t i = 0; i < n->n_tensors; i++) {
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for %d tensors", all);
+    for (int32_t i = 0; i < all; i++) {
         const struct lib_tensor *t = n->tensors[i];
         list[i] = (struct exchange_tensor){.name = t->name,
                                            .dims = t->dims,
                                            .dtype = (enum exchange_dtype)t->dtype,
                                            .group = t->group,
-                                           .buffer = t->buffer};
+                                           .buffer = t->buffer,
+                                           .frozen = i >= n->n_tensors};
         memcpy(list[i].shape, t->shape, sizeof list[i].shape);
+        memcpy(list[i].digest, t->digest, sizeof list[i].digest);
     }
-    enum neb_status st = exchange_manifest_create(list, n->n_tensors, out);
+    enum neb_status st = exchange_manifest_create(list, all, out);
     free(list);
     return st;
 }
@@ -56,7 +60,7 @@ static enum neb_status make_manifest(const struct nebula *n, struct exchange_man
 enum neb_status lib_manifest_send(struct nebula *n) {
     struct exchange_manifest *m = NULL;
     struct neb_buf text = {0};
-    NEB_TRY(make_manifest(n, &m));
+    NEB_TRY(make_manifest(n, true, &m));
     enum neb_status st = exchange_manifest_write(m, &text);
     exchange_manifest_destroy(&m);
     const struct agent_ipc_part part = {text.p, text.len};
@@ -68,7 +72,7 @@ enum neb_status lib_manifest_send(struct nebula *n) {
 
 static enum neb_status attached_units(struct nebula *n, int32_t *n_units) {
     struct exchange_manifest *m = NULL;
-    NEB_TRY(make_manifest(n, &m));
+    NEB_TRY(make_manifest(n, false, &m));
     enum neb_status st = exchange_manifest_units(m, 0, &n->units, n_units);
     exchange_manifest_destroy(&m);
     for (int32_t i = 0; st == NEB_OK && i < *n_units; i++) // the names were the manifest's

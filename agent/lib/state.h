@@ -19,6 +19,7 @@
 #include "agent/lib/copy.h"
 #include "agent/lib/libnebula.h"
 #include "agent/lib/pieces.h"
+#include "intra/ckpt/checkpoint_saver.h"
 #include "intra/train/trainer.h"
 
 #include <locale.h>
@@ -43,6 +44,8 @@ struct lib_tensor {
     int64_t size, cols; // elements; columns of its rows (agent/exchange/manifest.h)
     int dtype;
     bool buffer, trained;
+    bool frozen;              // must be equal on all clusters
+    uint64_t digest[2];       // of a frozen tensor
     int32_t group;            // of the job
     int32_t fragment;         // -1: not known yet
     struct lib_piece *pieces; // (n_pieces) of this rank
@@ -71,8 +74,9 @@ struct nebula {
     int rank, ranks;
     struct lib_tensor *declared; // (n_declared) sorted by name from nebula_begin on
     int32_t n_declared;
-    struct lib_tensor **tensors; // (n_tensors) those that are exchanged
-    int32_t n_tensors;
+    // (n_tensors) those that are exchanged, then (n_frozen) those that must be equal on all clusters
+    struct lib_tensor **tensors;
+    int32_t n_tensors, n_frozen;
     struct intra_model *model; // layout of a built-in model, without parameters; NULL: none
     struct agent_unit *units;  // (x.trainer.n_units)
     struct lib_tensor **of;    // (n_units) the unit's tensor
@@ -82,8 +86,11 @@ struct nebula {
     float **shadow;            // (n_units) fp32 behind 16-bit units that this rank owns
     float *buffer, *room;      // (largest unit) messages; a unit that has no other memory
     size_t buffer_floats;
-    struct agent_shards *shards;   // of a rank other than 0
-    struct agent_carrier *carrier; // the same: its parts of updates; NULL: there are no rounds
+    // of a rank other than 0; carrier: of its parts of updates, NULL: there are no rounds; saver: of
+    // its parts of checkpoints
+    struct agent_shards *shards;
+    struct agent_carrier *carrier;
+    struct intra_part_saver *saver;
     // (2, V) inputs and targets that nebula_count has seen on this rank, and on all of them
     uint64_t *counters, *sum;
     struct lib_device *device; // NULL: no tensor is on one
@@ -161,6 +168,9 @@ NEB_MUST_CHECK enum neb_status lib_read(struct nebula *n, const struct agent_mov
                                         int32_t count);
 NEB_MUST_CHECK enum neb_status lib_write(struct nebula *n, const struct agent_move *moves,
                                          int32_t count);
+// Digests of the frozen tensors. Those that are not registered as a whole are left out: n_frozen
+// becomes smaller.
+NEB_MUST_CHECK enum neb_status lib_digest_frozen(struct nebula *n);
 uint64_t lib_held(void *user, int32_t unit, int rank);
 // The owner of a unit; without an exchange the rank that holds most of it.
 int lib_owner(const struct nebula *n, int32_t unit);
@@ -185,6 +195,9 @@ bool lib_device_has(const struct lib_tensor *t);
 // A read leaves other elements of the image undefined, and waits.
 NEB_MUST_CHECK enum neb_status lib_device_read(struct nebula *n, int32_t unit, float *image);
 NEB_MUST_CHECK enum neb_status lib_device_write(struct nebula *n, int32_t unit, const float *image);
+// Reads elements of a tensor that has no units to n->device->image; count: at most a unit.
+NEB_MUST_CHECK enum neb_status lib_device_look(struct nebula *n, const struct lib_tensor *t,
+                                               int64_t first, uint64_t count);
 // Moves n->shadow of a unit back to the host, where all but fetch and store use it.
 NEB_MUST_CHECK enum neb_status lib_device_shadow_here(struct nebula *n, int32_t unit);
 // The calls of struct agent_trainer_ops.

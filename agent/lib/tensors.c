@@ -327,17 +327,28 @@ static enum neb_status model_is_declared(const struct nebula *n) {
     return NEB_OK;
 }
 
+// A frozen base under trained adapters. A group with `exchange: never` may differ.
+static bool must_be_equal(const struct nebula *n, const struct lib_tensor *t) {
+    const struct agent_group *g = agent_job_group(&n->x.job, t->group);
+    return n->x.job.attached && !t->trained && !t->buffer && g->exchange != AGENT_GROUP_NEVER;
+}
+
 static enum neb_status find_exchanged(struct nebula *n) {
     size_t all = (size_t)n->n_declared + 1;
     if (!(n->tensors = calloc(all, sizeof(struct lib_tensor *))))
         return neb_fail(NEB_ERR_NOMEM, "out of memory for %zu tensors", all);
     NEB_TRY(model_is_declared(n));
     for (int32_t i = 0; i < n->n_declared; i++) {
+        struct lib_tensor *t = &n->declared[i];
         bool exchanged = false;
-        NEB_TRY(choose(n, &n->declared[i], &exchanged));
+        NEB_TRY(choose(n, t, &exchanged));
+        t->frozen = !exchanged && must_be_equal(n, t);
         if (exchanged)
-            n->tensors[n->n_tensors++] = &n->declared[i];
+            n->tensors[n->n_tensors++] = t;
     }
+    for (int32_t i = 0; i < n->n_declared; i++)
+        if (n->declared[i].frozen)
+            n->tensors[n->n_tensors + n->n_frozen++] = &n->declared[i];
     return n->n_tensors ? NEB_OK
                         : neb_fail(NEB_ERR_INVALID,
                                    "no tensor is exchanged: all %d that the loop declares are "
@@ -348,7 +359,7 @@ static enum neb_status find_exchanged(struct nebula *n) {
 // ---- what each rank holds -----------------------------------------------------------------------
 
 static enum neb_status write_held(const struct nebula *n, struct neb_buf *out) {
-    for (int32_t i = 0; i < n->n_tensors; i++) {
+    for (int32_t i = 0; i < n->n_tensors + n->n_frozen; i++) {
         const struct lib_tensor *t = n->tensors[i];
         neb_buf_u64(out, t->n_pieces);
         for (size_t k = 0; k < t->n_pieces; k++)
@@ -363,7 +374,7 @@ static enum neb_status write_held(const struct nebula *n, struct neb_buf *out) {
 // The bytes come from another rank of this loop, which may run another version.
 static enum neb_status read_held(struct nebula *n, const struct neb_buf *in, int rank) {
     struct neb_rd r = neb_rd_make(in->p, in->len);
-    for (int32_t i = 0; i < n->n_tensors; i++) {
+    for (int32_t i = 0; i < n->n_tensors + n->n_frozen; i++) {
         struct lib_tensor *t = n->tensors[i];
         uint64_t pieces = neb_rd_u64(&r);
         for (uint64_t k = 0; k < pieces && !r.bad; k++) {
@@ -434,7 +445,7 @@ enum neb_status lib_tensors_settle(struct nebula *n) {
     NEB_TRY(same_on_ranks(n));
     NEB_TRY(intra_comm_agree(n->world, find_exchanged(n)));
     enum neb_status st = NEB_OK;
-    for (int32_t i = 0; i < n->n_tensors && st == NEB_OK; i++) {
+    for (int32_t i = 0; i < n->n_tensors + n->n_frozen && st == NEB_OK; i++) {
         struct lib_tensor *t = n->tensors[i];
         t->held = calloc((size_t)n->ranks, sizeof *t->held);
         t->peers = calloc((size_t)n->ranks, sizeof *t->peers);

@@ -106,6 +106,16 @@ static enum neb_status add_updates(const struct agent_job *job, int32_t vocab,
     return st;
 }
 
+enum neb_status agent_plan_frames(const struct agent_job *job, struct intra_cost_job *out) {
+    struct cmp_codec codec;
+    int32_t members = out->members > 0 ? out->members : 2;
+    NEB_TRY(cmp_codec_parse(job->sync.codec, &codec));
+    NEB_TRY(agent_profile_frames(&codec, members, &out->frames));
+    if (job->sync.gate == AGENT_GATE_PRIVATE) // integers of 16 bits, and no streams of a codec
+        out->frames = (struct intra_cost_frames){.work = 2, .update = 2};
+    return NEB_OK;
+}
+
 // Mode rtd: a masked token costs about log2(vocabulary) bits, and one bit for its position. Text
 // costs as much as its ids.
 static void plan_stream(const struct agent_job *job, int32_t vocab, struct agent_plan *p) {
@@ -127,6 +137,31 @@ static int64_t exchanges_of(const struct agent_job *job) {
            (early + s->early_interval - 1) / s->early_interval;
 }
 
+// Memory of libnebula, if a cluster has a training loop of its own.
+static enum neb_status plan_attached_memory(const struct agent_job *job, int32_t vocab,
+                                            struct agent_plan *p) {
+    bool any = false;
+    for (int32_t i = 0; i < job->n_clusters; i++)
+        any = any || job->clusters[i].launcher == AGENT_LAUNCHER_ATTACH;
+    if (!any)
+        return NEB_OK;
+    struct intra_cost_job attached = {.model = job->model,
+                                      .trainable = job->trainable,
+                                      .muon = job->optim.kind == INTRA_OPTIM_MUON,
+                                      .mesh = {1, 1, 1},
+                                      .outer = true,
+                                      .fragments = agent_job_fragments(job),
+                                      .members = p->others + 1,
+                                      .copy = job->checkpoint_every && job->checkpoint_copy};
+    const struct intra_rates none = {0};
+    struct intra_cost cost;
+    NEB_TRY(agent_plan_frames(job, &attached));
+    attached.model.vocab = vocab;
+    intra_cost_exchange(&attached, &none, &cost);
+    p->attached_bytes = cost.rank_bytes;
+    return NEB_OK;
+}
+
 // The rounds of all clusters that train, or of federated students. A shard's owner sends its update
 // to each of the others.
 static enum neb_status plan_rounds(const struct agent_job *job, int32_t vocab,
@@ -138,19 +173,7 @@ static enum neb_status plan_rounds(const struct agent_job *job, int32_t vocab,
     double n = fmax(1, (double)p->trainable); // 0: all depends on the vocabulary
     p->bits_per_param = 8 * p->bytes_per_exchange / n;
     p->bits_most *= 8 / n;
-    struct intra_cost_job attached = {.model = job->model,
-                                      .trainable = job->trainable,
-                                      .muon = job->optim.kind == INTRA_OPTIM_MUON,
-                                      .mesh = {1, 1, 1},
-                                      .outer = true,
-                                      .fragments = agent_job_fragments(job),
-                                      .members = p->others + 1,
-                                      .copy = job->checkpoint_every && job->checkpoint_copy};
-    const struct intra_rates none = {0};
-    struct intra_cost cost;
-    attached.model.vocab = vocab;
-    intra_cost_exchange(&attached, &none, &cost);
-    p->attached_bytes = cost.rank_bytes;
+    NEB_TRY(plan_attached_memory(job, vocab, p));
     p->exchanges = exchanges_of(job);
     p->bytes = p->bytes_per_exchange * (double)p->exchanges * p->others;
     return NEB_OK;

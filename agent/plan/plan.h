@@ -18,8 +18,13 @@ struct agent_plan {
     double reduction;          // bytes of fp32 after every step / bytes; NAN if nothing is sent
     // Elements of the largest trained tensor, and of the largest fragment (at least as many).
     int64_t tensor, fragment;
-    double attached_bytes; // memory that libnebula takes in an attached trainer
+    double attached_bytes; // memory of libnebula in an attached trainer; 0: no cluster has one
 };
+
+// Sets what depends on the codec in the costs of a cluster that exchanges.
+struct intra_cost_job;
+NEB_MUST_CHECK enum neb_status agent_plan_frames(const struct agent_job *job,
+                                                 struct intra_cost_job *out);
 
 // Bits per parameter of a codec, on normally distributed values. Errors of encoding.
 NEB_MUST_CHECK enum neb_status agent_codec_bits(const char *codec, double *bits);

@@ -30,7 +30,10 @@ struct search {
     struct intra_cost_job base;
 };
 
-static int32_t of_axis(int32_t n) { return n > 1 ? n : 1; }
+struct intra_mesh_config agent_planner_mesh(const struct agent_cluster *c) {
+    struct intra_mesh_config m = c->mesh;
+    return (struct intra_mesh_config){m.dp ? m.dp : 1, m.pp ? m.pp : 1, m.tp ? m.tp : 1};
+}
 
 double agent_planner_memory(const struct agent_site *s) {
     return MEMORY_SHARE * s->share * s->profile.rates.memory;
@@ -98,8 +101,7 @@ static struct agent_planned with_ranks(const struct search *s, int32_t i, int32_
     const struct agent_cluster *c = &s->job->clusters[i];
     const struct agent_site *site = &s->sites[i];
     struct agent_planned x = {.job = s->base};
-    x.job.mesh =
-        (struct intra_mesh_config){of_axis(c->mesh.dp), of_axis(c->mesh.pp), of_axis(c->mesh.tp)};
+    x.job.mesh = agent_planner_mesh(c);
     // On processors, several hosts get one rank each: how many ranks the launcher puts on one host
     // is not known.
     x.job.ranks_a_host = c->launcher == AGENT_LAUNCHER_LOCAL ? ranks : 1;
@@ -231,6 +233,8 @@ enum neb_status agent_planner_run(const struct agent_job *job, int32_t vocab,
                                      .outer_single = job->sync.gate == AGENT_GATE_PRIVATE,
                                      .fragments = agent_job_fragments(job),
                                      .members = agent_job_exchanging(job)};
+    if (federated)
+        NEB_TRY(agent_plan_frames(job, &s.base));
     for (int32_t i = 0; i < out->n; i++)
         out->clusters[i] =
             job->clusters[i].launcher == AGENT_LAUNCHER_ATTACH ? attached(&s, i) : best_of(&s, i);

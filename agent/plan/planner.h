@@ -88,6 +88,8 @@ NEB_MUST_CHECK enum neb_status agent_planner_run(const struct agent_job *job, in
 // the machine for a cluster's worker.
 double agent_planner_memory(const struct agent_site *s);
 double agent_planner_device_memory(const struct agent_site *s);
+// The mesh that the job names, each axis 1 or more.
+struct intra_mesh_config agent_planner_mesh(const struct agent_cluster *c);
 double agent_planner_share(const struct agent_cluster *c, const struct agent_site *s);
 // Finds where the worker of cluster i trains and in which type, as far as its machine is known.
 // Writes x->no_device, x->no_bf16 and in x->job device, type and outer_device; on devices also

@@ -102,7 +102,7 @@ static struct agent_planned_side side_of(const struct planning *p, int32_t i,
             .model = model_of(p, role),
             .trainable = j->trainable,
             .muon = j->optim.kind == INTRA_OPTIM_MUON,
-            .mesh = c->mesh,
+            .mesh = agent_planner_mesh(c),
             .batch = j->batch,
             .seq_len = j->seq_len,
             .micros = j->accumulate,
@@ -110,6 +110,7 @@ static struct agent_planned_side side_of(const struct planning *p, int32_t i,
             .frozen = !w.learns,
             .copy = j->checkpoint_every && j->checkpoint_copy,
             .outer = role == AGENT_ROLE_STUDENT && agent_distill_federates(j),
+            .members = agent_job_exchanging(j),
             // on processors, several hosts get one rank each (planner.c)
             .ranks_a_host = c->launcher == AGENT_LAUNCHER_LOCAL ? ranks : 1,
             .share = agent_planner_share(c, site),
@@ -118,6 +119,7 @@ static struct agent_planned_side side_of(const struct planning *p, int32_t i,
         at.job.trainable = (struct intra_trainable){.mode = INTRA_TRAIN_FULL};
     agent_planner_place(j, i, site, ranks, &at);
     at.job.outer_device = at.job.outer_device && at.job.outer;
+    bool known = !at.job.outer || agent_plan_frames(j, &at.job) == NEB_OK;
     struct agent_planned_side x = {.role = role,
                                    .job = at.job,
                                    .learns = w.learns,
@@ -125,11 +127,11 @@ static struct agent_planned_side side_of(const struct planning *p, int32_t i,
                                    .no_bf16 = at.no_bf16};
     bool may_leave = x.job.outer_device && c->outer_state == AGENT_OUTER_AUTO;
     intra_cost_step(&x.job, &w, r, &x.cost);
-    x.fits = fits(&x, site, may_leave ? INTER_OUTER_SPARE_BYTES : 0);
+    x.fits = known && fits(&x, site, may_leave ? INTER_OUTER_SPARE_BYTES : 0);
     if (!x.fits && may_leave) { // the workers do the same
         x.job.outer_device = false;
         intra_cost_step(&x.job, &w, r, &x.cost);
-        x.fits = fits(&x, site, 0);
+        x.fits = known && fits(&x, site, 0);
     }
     x.batch_s = role == AGENT_ROLE_GENERATOR ? generator_batch_s(j, &x.job, w, r, x.cost.step_s)
                                              : x.cost.step_s;

@@ -57,6 +57,10 @@ NEB_MUST_CHECK enum neb_status agent_profile_sample(const struct cmp_codec *code
 // written by the codec for a sample of at most 2^16 elements.
 NEB_MUST_CHECK enum neb_status agent_profile_unit(const struct cmp_codec *codec, int32_t rows,
                                                   int32_t cols, double *bytes);
+// Memory of encoding an update and merging those of `members` clusters, from a small exchange. A
+// process does it once for each codec. An allocator that does not report gives zeros.
+NEB_MUST_CHECK enum neb_status agent_profile_frames(const struct cmp_codec *codec, int32_t members,
+                                                    struct intra_cost_frames *out);
 // The same exchange with its state on a device: sets out->at[INTER_WAN_DEVICE].
 NEB_MUST_CHECK enum neb_status agent_profile_codec_device(struct kern *D,
                                                           struct inter_wan_codec *out);

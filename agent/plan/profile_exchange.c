@@ -8,6 +8,7 @@
 #include "compress/update.h"
 #include "inter/outer/outer.h"
 
+#include <malloc.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -111,7 +112,7 @@ static enum neb_status encode(struct exchange *x, const struct cmp_codec *codec,
 
 static enum neb_status merge(struct exchange *x, size_t updates, double *best) {
     struct profile_clock clock;
-    struct inter_outer_part parts[MANY];
+    struct inter_outer_part parts[NEB_MEMBERS_MAX];
     struct kern_digest digest;
     const struct inter_outer_round r = {.parts = parts, .n = updates, .eta = 1};
     for (size_t p = 0; p < updates; p++)
@@ -246,6 +247,67 @@ enum neb_status agent_profile_unit(const struct cmp_codec *codec, int32_t rows, 
         *bytes += (*bytes - half) * (n - UNIT_SAMPLE) / (UNIT_SAMPLE / 2);
     cmp_work_destroy(&work);
     return st;
+}
+
+// ---- memory -------------------------------------------------------------------------------------
+
+static double allocated(void) {
+    struct mallinfo2 m = mallinfo2();
+    return (double)(m.uordblks + m.hblkhd);
+}
+
+// Memory of an exchange of `rows` rows a unit, without its state and without the updates. *update:
+// bytes of an update.
+static enum neb_status held(const struct cmp_codec *codec, size_t members, size_t rows,
+                            double *bytes, double *update) {
+    struct exchange x = {.rows = rows, .units = UNITS_LEAST};
+    double unused = INFINITY;
+    NEB_TRY(kern_pool_create(1, &x.pool));
+    double before = allocated();
+    enum neb_status st = exchange_make(&x);
+    if (st == NEB_OK)
+        st = encode(&x, codec, &unused);
+    if (st == NEB_OK)
+        st = merge(&x, members, &unused);
+    *update = (double)x.blob.len;
+    double arrays = 4.0 * (double)x.n * (INTER_OUTER_ARRAYS + 3); // the state, and zero to theta_m
+    *bytes = allocated() - before - arrays - *update;
+    exchange_free(&x);
+    kern_pool_destroy(&x.pool);
+    return st;
+}
+
+enum neb_status agent_profile_frames(const struct cmp_codec *codec, int32_t members,
+                                     struct intra_cost_frames *out) {
+    enum { FEW_ROWS = 1, MANY_ROWS = 128, KEPT = 32 };
+    static struct {
+        char codec[32];
+        int32_t members;
+        struct intra_cost_frames frames;
+    } all[KEPT];
+    static int kept;
+    char name[32];
+    double few, many, update, n = (double)UNITS_LEAST * COLS;
+    // Without a moving threshold of malloc, every process finds the same figures.
+    (void)mallopt(M_MMAP_THRESHOLD, 128 << 10);
+    cmp_codec_name(codec, name, sizeof name);
+    for (int i = 0; i < kept; i++)
+        if (all[i].members == members && !strcmp(all[i].codec, name)) {
+            *out = all[i].frames;
+            return NEB_OK;
+        }
+    NEB_TRY(held(codec, (size_t)members, FEW_ROWS, &few, &update));
+    NEB_TRY(held(codec, (size_t)members, MANY_ROWS, &many, &update));
+    double work = fmax(0, (many - few) / (n * (MANY_ROWS - FEW_ROWS)));
+    *out = (struct intra_cost_frames){.unit = fmax(0, few - work * n * FEW_ROWS) / UNITS_LEAST,
+                                      .work = work,
+                                      .update = update / (n * MANY_ROWS)};
+    if (kept < KEPT) {
+        memcpy(all[kept].codec, name, sizeof name);
+        all[kept].members = members;
+        all[kept++].frames = *out;
+    }
+    return NEB_OK;
 }
 
 enum neb_status agent_profile_codec(const char *name, struct kern_pool *pool,

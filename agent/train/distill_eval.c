@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "agent/base/moved.h"
 #include "agent/job/json.h"
 #include "agent/train/distill.h"
 #include "agent/train/translate.h"
@@ -27,6 +28,7 @@ static enum neb_status held_out(struct agent_distill_side *s, double *loss) {
         }
         if (st == NEB_OK && (k % PASSES == PASSES - 1 || k + 1 == intra_pairs_batches(pairs)))
             st = intra_group_passed(s->group, &l, &n);
+        neb_moved_add(1); // a sign of progress
         sum += l;
         count += n;
     }

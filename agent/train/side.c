@@ -336,6 +336,7 @@ static enum neb_status results(struct agent_side *x, json_t **out) {
     char device[96];
     json_t *more = NULL;
     bool finished = x->role->done(x);
+    exchange_heartbeat(&x->w->x, false, 0); // evaluation is no step
     NEB_TRY(x->role->report(x, finished, &loss, &more));
     show(x);
     x->w->x.payload_bytes = x->figures->batch_bytes; // updates of rounds are not part of it

@@ -2,6 +2,7 @@
 #include "agent/train/translate.h"
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"
+#include "agent/base/moved.h"
 #include "intra/data/tokenizer.h"
 #include "intra/data/tokenizer_files.h"
 #include "intra/model/translate.h"
@@ -56,6 +57,7 @@ static enum neb_status one(struct run *r, uint64_t i, struct agent_translate_res
     free(hypothesis);
     free(reference);
     free(source);
+    neb_moved_add(1); // a sign of progress: thousands of pairs may take an hour
     result->pairs++;
     result->tokens += got;
     return st;

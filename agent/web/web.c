@@ -26,7 +26,7 @@
 extern const unsigned char agent_page_html[]; // the build makes it from agent/web/page/
 extern const unsigned long agent_page_html_len;
 
-// STACK: thread-local memory lies on a thread's stack, and OpenBLAS alone needs much of it.
+// STACK: thread-local memory of libraries lies on a thread's stack.
 enum {
     CONNECTIONS = 64,
     OF_ONE_ADDRESS = 24,

@@ -56,6 +56,7 @@ set(CPACK_STRIP_FILES ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_DEPENDS libopenblas0) # kernels/blas.c loads it
 set(CPACK_DEBIAN_PACKAGE_RECOMMENDS
   "gnuplot-nox, openmpi-bin, sentencepiece, libdnnl2") # libdnnl2: kernels/README.md
 set(CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA ${CMAKE_SOURCE_DIR}/configs/debian/prerm)

@@ -61,6 +61,14 @@ struct intra_rates {
     struct intra_device_rates device;
 };
 
+// Host memory that encoding and merging take beside the state of an exchange. It depends on the
+// codec, which this layer does not know (agent_profile_frames).
+struct intra_cost_frames {
+    double unit;   // bytes for each unit of a fragment
+    double work;   // bytes for each element of a fragment
+    double update; // bytes of an update for each element
+};
+
 struct intra_cost_job {
     struct intra_model_config model; // vocab, head_dim and n_kv_heads must be set
     struct intra_trainable trainable;
@@ -74,9 +82,10 @@ struct intra_cost_job {
     bool frozen; // does not train: no gradients, no moments, and all blocks share memory
     // Takes part in exchanges: θ, v, u and θ_m at the send, spread over the ranks (shards.h).
     bool outer;
-    bool outer_single;    // but rank 0 holds all of it
-    int32_t fragments;    // of the exchange; 0 means 1
-    int32_t members;      // clusters whose updates are merged; 0 means 2
+    bool outer_single; // but rank 0 holds all of it
+    int32_t fragments; // of the exchange; 0 means 1
+    int32_t members;   // clusters whose updates are merged; 0 means 2
+    struct intra_cost_frames frames;
     bool copy;            // each rank keeps a copy of its part of a checkpoint (checkpoint_async.h)
     int32_t ranks_a_host; // ranks on the machine that the rates describe; at least 1
     // This cluster's share of the machine, (0, 1]; with devices, of the devices.

@@ -20,11 +20,6 @@
 enum { DEVICE_FLOATS = COST_EXCHANGE_FLOATS + 1 }; // and the sum of updates
 // Device memory for each element of the largest unit, in bytes: codes, or indices and values.
 static const double CODEC_BYTES = 1.25;
-// Host memory that encoding needs, in bytes. For each unit of the largest fragment: zstd's state.
-// For each element of every update (the one made, and one from each merged member): int4, or an
-// eighth of the entries. The same for each element of the largest fragment, unless a device merges
-// unit by unit.
-static const double UNIT_BYTES = 0.26e6, UPDATE_BYTES = 1, FRAME_BYTES = 1;
 
 struct rank_share {
     double own, units, largest, rows; // elements of its units; rows: the most in one unit
@@ -185,7 +180,9 @@ static struct busiest busiest_of(const struct shares *s) {
     const struct intra_mesh_config *k = &s->j->mesh;
     struct busiest b = {.n = s->n};
     bool there = s->j->device && s->j->outer_device;
-    double updates = 1 + (s->j->members > 0 ? s->j->members : 2);
+    const struct intra_cost_frames *f = &s->j->frames;
+    double updates =
+        1 + (s->j->members > 0 ? s->j->members : 2); // the own one, and the merged ones
     for (int32_t r = 0; r < s->ranks; r++) {
         const struct rank_share *x = &s->of[r];
         if (x->own > b.own)
@@ -198,9 +195,9 @@ static struct busiest busiest_of(const struct shares *s) {
         b.scattered = fmax(b.scattered, fmax(x->given, x->taken));
         b.host = fmax(b.host, 4 * ((COST_EXCHANGE_FLOATS + (there ? 1 : 0)) * x->own +
                                    (s->ranks > 1 ? x->room : 0)));
-        b.frames = fmax(
-            b.frames, UNIT_BYTES * x->room_units +
-                          updates * (UPDATE_BYTES * x->own + (there ? 0 : FRAME_BYTES) * x->room));
+        // a device merges unit by unit
+        b.frames = fmax(b.frames, f->unit * x->room_units + updates * f->update * x->own +
+                                      (there ? 0 : f->work * x->room));
         b.device = fmax(b.device, 4 * (DEVICE_FLOATS * x->own + x->largest + x->rows +
                                        (s->ranks > 1 ? x->device_room : 0)) +
                                       CODEC_BYTES * x->largest);
@@ -247,6 +244,7 @@ static struct busiest find_busiest(const struct intra_cost_job *j) {
     key.share = 1;
     key.fragments = j->fragments;
     key.members = j->members;
+    key.frames = j->frames;
     key.outer_single = j->outer_single;
     key.device = j->device;
     key.outer_device = j->outer_device;

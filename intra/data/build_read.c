@@ -344,7 +344,8 @@ static enum neb_status visit(struct build *b, const char *path, const struct sta
     (void)info;
     if (is_wanted(b->spec->sources[b->source].format, path))
         return read_entry(b, path);
-    b->passed_over += !b->again;
+    bool ids = b->spec->sources[b->source].format == INTRA_MEGATRON; // its .bin files are read, too
+    b->passed_over += !b->again && !(ids && ends_in(path, strlen(path), ".bin"));
     return NEB_OK;
 }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "intra/train/trainer_parts.h"
 #include "agent/base/log.h"
-#include "intra/ckpt/checkpoint_async.h"
 #include "intra/train/full.h"
 #include "intra/train/trainer_full.h"
 
@@ -53,25 +52,6 @@ enum neb_status intra_parts_find_able(struct intra_comm *world, const char *file
     return intra_comm_agree(world, world->rank == 0 ? neb_fs_remove(mark) : NEB_OK);
 }
 
-// ---- writing aside ------------------------------------------------------------------------------
-
-struct intra_part_saver {
-    struct intra_ckpt_async *async; // made with the first part
-    bool refused;                   // no memory for a copy: training waits for this rank's disk
-};
-
-enum neb_status intra_part_saver_create(struct intra_part_saver **out) {
-    *out = calloc(1, sizeof **out);
-    return *out ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory creating a checkpoint saver");
-}
-
-void intra_part_saver_destroy(struct intra_part_saver **s) {
-    if (*s)
-        intra_ckpt_async_destroy(&(*s)->async);
-    free(*s);
-    *s = NULL;
-}
-
 // ---- one save -----------------------------------------------------------------------------------
 
 struct parts {
@@ -88,8 +68,7 @@ struct parts {
     float *room;            // (largest of this rank's tensors)
     struct intra_part part; // this rank's; number 0: none
     bool sealed;
-    bool aside;              // out is a copy in memory
-    char path[NEB_PATH_MAX]; // of this rank's part
+    bool aside; // out is a copy in memory
 };
 
 static enum neb_status allocate(struct parts *p) {
@@ -163,43 +142,18 @@ static const struct neb_vault *vault_of(const struct parts *p) {
     return p->sealed ? p->t->vault : NULL;
 }
 
-// *p->out stays NULL if there is no memory for a copy.
-static enum neb_status begin_aside(struct parts *p, const char *path) {
-    struct intra_part_saver *s = p->t->part_saver;
-    NEB_TRY(intra_part_path(path, p->part.token, p->part.number, p->path, sizeof p->path));
-    struct intra_ckpt_async_result before;
-    if (!s->async && !s->refused) {
-        enum neb_status st =
-            intra_ckpt_async_create(vault_of(p), p->t->K->pool, 0, own_bytes(p), &s->async);
-        s->refused = st == NEB_ERR_NOMEM;
-        if (s->refused)
-            neb_warn("no memory for a copy of this rank's part of the checkpoint (%.0f MB): "
-                     "training waits for each checkpoint to be written",
-                     (double)own_bytes(p) * 1e-6);
-        else
-            NEB_TRY(st);
-    }
-    if (s->refused)
-        return NEB_OK;
-    intra_ckpt_async_wait(s->async); // short: rank 0 has waited for its file, and so for this part
-    enum neb_status st = intra_ckpt_async_result(s->async, &before);
-    if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
-        return st;
-    NEB_TRY(intra_ckpt_async_begin(s->async, &p->out));
-    return intra_part_sign(p->out, &p->part);
-}
-
 static enum neb_status begin_part(struct parts *p, struct intra_ckpt_writer *w, const char *path) {
     const struct intra_model *whole = p->t->whole;
     size_t most = 0;
     for (int32_t i = 0; i < whole->n_tensors; i++)
         if (p->owner[i] == p->world->rank && intra_tensor_size(&whole->tensors[i]) > most)
             most = intra_tensor_size(&whole->tensors[i]);
-    p->out = w;
+    p->out = p->part.number ? NULL : w;
     if (most && !(p->room = malloc(most * sizeof *p->room)))
         return neb_fail(NEB_ERR_NOMEM, "out of memory for a tensor of %zu elements", most);
     if (p->part.number && p->aside)
-        NEB_TRY(begin_aside(p, path));
+        NEB_TRY(intra_part_saver_begin(p->t->part_saver, vault_of(p), p->t->K->pool, own_bytes(p),
+                                       path, &p->part, &p->out));
     p->aside = p->part.number && p->out;
     return p->part.number && !p->out ? intra_part_create(vault_of(p), path, &p->part, &p->out)
                                      : NEB_OK;
@@ -282,7 +236,7 @@ enum neb_status intra_trainer_save_parts(const struct intra_trainer *t, struct i
     st = intra_full_agree(mesh, written);
     // all ranks have their copies: they reach the disk while training goes on
     if (st == NEB_OK && p.aside)
-        st = intra_ckpt_async_submit(p.t->part_saver->async, &p.out, "", p.path, 0);
+        st = intra_part_saver_submit(p.t->part_saver, &p.out);
 out:
     if (p.part.number)
         intra_ckpt_writer_destroy(&p.out);

@@ -4,14 +4,8 @@
 // intra_split_ask and intra_parts_find_able, which libnebula uses too.
 #ifndef INTRA_TRAINER_PARTS_H
 #define INTRA_TRAINER_PARTS_H
-#include "intra/ckpt/checkpoint_parts.h"
+#include "intra/ckpt/checkpoint_saver.h"
 #include "intra/train/trainer.h"
-
-// Writes a rank's part while training goes on (checkpoint_async.h). The first part allocates a copy
-// of it. destroy waits for the write in progress.
-struct intra_part_saver; // create: NEB_ERR_NOMEM
-NEB_MUST_CHECK enum neb_status intra_part_saver_create(struct intra_part_saver **out);
-void intra_part_saver_destroy(struct intra_part_saver **s);
 
 // What rank 0's writer allows, broadcast to all ranks. Collective.
 struct intra_split {

@@ -129,7 +129,7 @@ pid=$!
 for ((i = 0; i < 900; i++)); do
     ls "$T"/error/clusters/alpha/jobs/*/checkpoint/step-*.ckpt >/dev/null 2>&1 && break
     kill -0 "$pid" 2>/dev/null ||
-        fail "it ended before its first checkpoint: $(tail -n 3 "$T/error.log")"
+        fail "the run ended before its first checkpoint: $(tail -n 3 "$T/error.log")"
     sleep 0.1
 done
 touch "$EMU_NCCL_ERROR"

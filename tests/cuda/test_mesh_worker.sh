@@ -76,7 +76,8 @@ why="training on the CPU, because not every rank has a device: rank 1:"
     fail "auto, without a device: $(place lack)"
 [[ $(place lack | grep -c 'training on') == 1 ]] ||
     fail "more than one line says on what it trains: $(place lack)"
-place lack | has ' info .*training on the CPU' || fail "no device is worth a warning: $(place lack)"
+place lack | has ' info .*training on the CPU' ||
+    fail "the worker warns of a missing device: $(place lack)"
 EMU_REFUSES=1 run refused --steps 3 # the device is there
 [[ $(place refused) == "cpu "*" warn "*"$why CUDA device 0: unknown error"* ]] ||
     fail "auto, with a device that cannot be opened: $(place refused)"

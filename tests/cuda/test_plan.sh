@@ -32,7 +32,7 @@ near() { # NAME PREDICTED MEASURED LOW HIGH: measured / predicted within bounds
 nebula=$T/bare/nebula
 plan "$T/both.yaml" >"$T/none.txt"
 [[ $(grep -c 'device: cuda IS NOT IN THE FIGURES' "$T/none.txt") == 2 ]] ||
-    fail "nothing is said of the device: $(cat "$T/none.txt")"
+    fail "the plan does not mention the device: $(cat "$T/none.txt")"
 cp -r "$T/cache" "$T/elsewhere" # of a machine without devices
 nebula=$T/bin/nebula
 plan --profile >"$T/here.json"
@@ -169,7 +169,7 @@ jq -e '(.written.clusters[0].step_s == null) and (.proposed.clusters[0] | .step_
 "$nebula" plan "$T/both.yaml" --site "alpha=$T/here.json" >"$T/many.txt" 2>/dev/null &&
     fail "four ranks on two devices fit"
 has '4 ranks need a device each: there are 2' <"$T/many.txt" ||
-    fail "nothing is said of four ranks: $(cat "$T/many.txt")"
+    fail "the plan does not mention four ranks: $(cat "$T/many.txt")"
 mesh auto 4
 jq -e '.written.clusters[0].rates_of == "processors"' "$T/auto-4.json" >/dev/null ||
     fail "device: auto with four ranks: $(jq .written.clusters[0] "$T/auto-4.json")"
@@ -244,7 +244,7 @@ plan "$T/distill.yaml" --site "alpha=$T/between.json" --site "beta=$T/here.json"
 refuse 'the job does not fit' plan "$T/learns.yaml" --site "alpha=$T/between.json" --site \
     "beta=$T/here.json"
 has 'DOES NOT FIT' <"$T/refused.json" ||
-    fail "who does not fit is not named: $(cat "$T/refused.json")"
+    fail "the refusal does not name the cluster that does not fit: $(cat "$T/refused.json")"
 # Roles follow the devices: the larger model gets the faster one. With unknown devices no role is
 # assigned.
 jq '.device |= ((.bf16, .fp32) |= walk(if type == "number" then . * 1000 else .
@@ -262,7 +262,7 @@ refuse "clusters.role: auto cannot be decided, because the devices of cluster al
     plan "$T/cast.yaml" --site "alpha=$T/without.json"
 plan "$T/rtd.yaml" --site "alpha=$T/without.json" >"$T/none.txt"
 [[ $(grep -c 'device: cuda IS NOT IN THE FIGURES' "$T/none.txt") == 2 ]] ||
-    fail "nothing is said of a generator's device: $(cat "$T/none.txt")"
+    fail "the plan does not mention the generator's device: $(cat "$T/none.txt")"
 # The reference of both modes, one process, uses processors.
 sed 's/device: cuda/device: auto/' "$T/rtd.yaml" >"$T/whole.yaml"
 plan "$T/whole.yaml" --set sync.scheme=synchronous --site "alpha=$T/here.json" --json \

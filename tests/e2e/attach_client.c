@@ -10,11 +10,12 @@
 // rows or columns. hsdp: halves of the rows, each on half of the ranks. strided: a part of each
 // half of the rows. The values do not depend on the mesh. --die-at: the last rank dies. --own: the
 // loop has tensors of its own, of several dimensions and dtypes, for a job with `model: attached`;
-// all values begin with START. --brief: the same without the longest tensor. --other: the same, but
-// one of them has another shape. --bad: the last rank makes a mistake: it declares another name,
-// leaves out a part, has a value that is not finite, makes another call, or closes (name, missing,
-// nan, call, close). --save-at: writes parameters and state to DIR, and ends without a word.
-// --load: continues from there, on any mesh.
+// all values begin with START. --brief: the same, but the longest tensor is short. --other: the
+// same, but one of them has another shape. --frozen: the same, but one that is frozen has other
+// values. --bad: the last rank makes a mistake: it declares another name, leaves out a part, has a
+// value that is not finite, makes another call, or closes (name, missing, nan, call, close).
+// --save-at: writes parameters and state to DIR, and ends without a word. --load: continues from
+// there, on any mesh.
 //
 // --device as the first option: all tensors are on the emulated device (loop_device.h), and steps
 // are ops of the loop's stream, which run when the stream gets there. At the end rank 0 says how
@@ -149,8 +150,23 @@ static void take_model(struct nebula *n, int tensors, const char *mesh,
     }
 }
 
+// The flat index of element e of part k in the whole tensor.
+static int64_t flat_of(int i, int k, int64_t e) {
+    const struct nebula_piece *p = &parts[i][k].p;
+    int64_t flat = 0, pitch = 1;
+    for (int d = dims[i] - 1; d >= 0; d--) {
+        flat += (p->offset[d] + e % p->extent[d]) * pitch;
+        e /= p->extent[d];
+        pitch *= shapes[i][d];
+    }
+    return flat;
+}
+
+enum { FROZEN = 2 }; // tensors at the end of the list
+
 static int take_own(struct nebula *n, const char *mesh, const struct loop_ranks *l, float start,
-                    bool other, bool brief) {
+                    bool other, bool frozen, bool brief) {
+    int modulus = frozen ? 401 : 97; // of the values of the last tensor
     static const struct nebula_tensor all[] = {
         {.name = "blocks.0.conv.weight", .dims = 4, .shape = {12, 5, 3, 3}},
         {.name = "wte", .dims = 2, .shape = {211, 24}},
@@ -159,20 +175,24 @@ static int take_own(struct nebula *n, const char *mesh, const struct loop_ranks 
         {.name = "scale"},
         {.name = "blocks.0.experts.1.w", .dims = 3, .shape = {3, 8, 6}},
         {.name = "long", .dims = 2, .shape = {3, 1500000}},
+        {.name = "blocks.1.experts.base", .dims = 2, .shape = {45, 14}}, // frozen, may differ
+        {.name = "blocks.2.base", .dims = 3, .shape = {6, 10, 7}, .dtype = NEBULA_BF16},
     };
-    int count = sizeof all / sizeof *all - brief;
+    int count = sizeof all / sizeof *all;
     for (int i = 0; i < count; i++) {
         struct nebula_tensor t = all[i];
         t.size = sizeof t;
-        t.trained = 1;
+        t.trained = !strstr(t.name, "base");
         if (other && !strcmp(t.name, "wte"))
             t.shape[1]++;
+        if (brief && !strcmp(t.name, "long"))
+            t.shape[1] = 15;
         take_tensor(n, i, &t, mesh, l);
         for (int k = 0; k < n_parts[i]; k++)
             for (int64_t e = 0; e < parts[i][k].size; e++)
-                set(&parts[i][k], e, start);
+                set(&parts[i][k], e, i < count - 1 ? start : (float)(flat_of(i, k, e) % modulus));
     }
-    return count;
+    return count - FROZEN;
 }
 
 // ---- a checkpoint of the loop's own: each array as a file, of which every rank writes its part
@@ -198,13 +218,7 @@ static void keep_parameters(int tensors, bool load) {
         float *file = (float *)map("parameters", i, whole_size[i] * 4);
         for (int k = 0; k < n_parts[i]; k++)
             for (int64_t e = 0; e < parts[i][k].size; e++) {
-                const struct nebula_piece *p = &parts[i][k].p;
-                int64_t flat = 0, rest = e, pitch = 1;
-                for (int d = dims[i] - 1; d >= 0; d--) {
-                    flat += (p->offset[d] + rest % p->extent[d]) * pitch;
-                    rest /= p->extent[d];
-                    pitch *= shapes[i][d];
-                }
+                int64_t flat = flat_of(i, k, e);
                 if (load)
                     set(&parts[i][k], e, file[flat]);
                 else
@@ -313,8 +327,9 @@ int main(int argc, char **argv) {
     if (there) // each rank for itself
         loop_device_open(&device);
     bool other = argc > 5 && !strcmp(argv[4], "--other"),
+         frozen = argc > 5 && !strcmp(argv[4], "--frozen"),
          brief = argc > 5 && !strcmp(argv[4], "--brief"),
-         own = other || brief || (argc > 5 && !strcmp(argv[4], "--own"));
+         own = other || frozen || brief || (argc > 5 && !strcmp(argv[4], "--own"));
     float start = own ? strtof(argv[5], NULL) : 0;
     argv += own ? 2 : 0, argc -= own ? 2 : 0;
     int rank = loop.hooks.rank, ranks = loop.hooks.ranks;
@@ -332,7 +347,7 @@ int main(int argc, char **argv) {
     check(nebula_info_get(n, &info), "nebula_info_get");
     int tensors = info.tensors;
     if (own)
-        tensors = take_own(n, mesh, &loop, start, other, brief);
+        tensors = take_own(n, mesh, &loop, start, other, frozen, brief);
     else
         take_model(n, tensors, mesh, &loop);
     if (!strcmp(how, "--load")) {

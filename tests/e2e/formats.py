@@ -145,7 +145,8 @@ def arrow():
     whole = (out / "a.parquet").read_bytes()
     (out / "cut.parquet").write_bytes(whole[: len(whole) // 2])
     damaged = bytearray(whole)
-    at = pq.ParquetFile(out / "a.parquet").metadata.row_group(0).column(1).data_page_offset + 40
+    text = pq.ParquetFile(out / "a.parquet").metadata.row_group(0).column(1)
+    at = text.dictionary_page_offset + text.total_compressed_size // 3
     damaged[at : at + 60] = bytes(60)
     (out / "damaged.parquet").write_bytes(damaged)
     try:
@@ -179,6 +180,17 @@ def arrow():
         m.flush()
     except ImportError:
         print("missing: numpy")
+    try:
+        import torch
+        from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
+
+        b = IndexedDatasetBuilder(str(out / "mcore.bin"), dtype=np.uint16)
+        for d in docs:
+            ids = torch.tensor(list(d.encode()))
+            b.add_document(ids, [len(ids) // 2, len(ids) - len(ids) // 2])
+        b.finalize(str(out / "mcore.idx"))
+    except ImportError:
+        print("missing: torch or megatron-core")
 
 
 vocabulary()

@@ -58,6 +58,7 @@ job() {
     make_job "$1"
     sed -i "s/steps: 60/steps: 40/; s/^model: .*/model: attached/; /^optim:/d; /^eval:/d; /^data:/d
         s/overlap: 0/overlap: 2/; s/fragments: 1/fragments: 2/
+        s/every_steps: 20/every_steps: ${every:-20}/
         s/sources: [^]]*\], threads: 1/threads: 1, launcher: attach/" "$1"
     cat >>"$1" <<YAML
 groups:
@@ -120,6 +121,19 @@ init='{from: alpha}' run from "--mesh cols 2 --own 0.25" "--mesh rows 3 --own 0.
 finish from
 [[ $(summary '.clusters[0].params_digest' "$T/from") == "$want" ]] ||
     fail "the loops did not begin with the values of alpha"
+# A loop that loads its own state keeps it, also if its agent has no checkpoint and would fetch
+# parameters. Only the loop that begins without a state takes those of alpha.
+mkdir "$T/from-state"
+every=0 init='{from: alpha}' run loaded "--mesh rows 1 --own 0.25" \
+    "--mesh rows 3 --own 0.5 --save-at 24 $T/from-state"
+wait $b || fail "the loop could not save its state: $(cat "$T/loaded-b.log")"
+rm -r "$T"/loaded/clusters/beta/jobs/*/checkpoint
+timeout 600 "$client" "$T/loaded/clusters/beta" e2e -1 --mesh cols 2 --own 0.5 --load \
+    "$T/from-state" >"$T/loaded-b.log" 2>&1 & b=$!
+finish loaded
+has 'begins at 24' "$T/loaded-b.log" || fail "the loop of beta did not begin at step 24"
+[[ $(summary '.clusters[0].params_digest' "$T/loaded") == "$want" ]] ||
+    fail "the digest differs after a state that beta has loaded"
 # The example for users.
 job "$T/example.yaml"
 sed -i '/^groups:/,/ln/d; s/fragments: 2/fragments: 1/' "$T/example.yaml"
@@ -138,5 +152,18 @@ done
 for log in a b; do
     has 'status 1: .*wte.*211×2[45] .*211×2[45] ' "$T/differ-$log.log" ||
         fail "$log does not say what differs"
+done
+# Frozen tensors travel nowhere: their values must be equal before a step is made, whatever the
+# mesh. In a group that is never exchanged they may differ, as in the run from.
+run frozen "--mesh cols 3 --frozen 0.25" "--mesh rows 2 --own 0.25"
+for loop in $a $b; do
+    rc=0; wait "$loop" || rc=$?
+    [[ $rc == 11 ]] || fail "a loop with another frozen base ended with status $rc"
+done
+! wait $pid || fail "the job should fail"
+digest='[0-9a-f]\{32\}'
+for log in a b; do
+    has "tensor \"blocks.2.base\": cluster [a-z]* has 6×10×7 .*, frozen, with digest $digest, .*$digest" \
+        "$T/frozen-$log.log" || fail "$log does not name the frozen tensor"
 done
 echo "attached loops on different meshes end with equal digests"

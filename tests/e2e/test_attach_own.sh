@@ -33,7 +33,14 @@ has 'init: equal, but the loops of clusters alpha and beta do not begin with the
 # The norms are alpha's: beta's own work on them does not count. Both end with equal bits.
 job "$T/owner.yaml" '{from: beta}' \
     '{match: "*.experts.*", exchange: never}, {match: "ln.*", exchange: {owner: alpha}, eta: 0.5}'
+# The first parameters arrive damaged, are refused, and are fetched again.
+export NEBULA_FAULT=snapshot.damage@beta:1
 run owner "--own 0.25" "--own 0.5 --die-at 25"
+unset NEBULA_FAULT
+rc=0; wait $a || rc=$?
+[[ $rc == 18 ]] && has 'fragment [01] of the snapshot does not match its digest' "$T/owner-a.log" ||
+    fail "damaged first parameters ended with status $rc: $(cat "$T/owner-a.log")"
+timeout 600 "$client" "$(home owner alpha)" e2e 1 --own 0.25 >"$T/owner-a.log" 2>&1 & a=$!
 rc=0; wait $b || rc=$?
 [[ $rc == 137 ]] || fail "beta should be killed, but ended with status $rc: $(cat "$T/owner-b.log")"
 
@@ -61,7 +68,23 @@ cmp "$list" "$(home owner beta)/jobs/$id/tensors.json" || fail "the agents have 
 jq -e '.exchange_bytes > 0 and .memory.alpha.rank_bytes > 2 * .memory.beta.rank_bytes and
     .memory.alpha.frame_bytes > 3.9 * .memory.beta.frame_bytes' \
     "$T/plan.json" >"$T/all" || fail "plan is wrong: $(cat "$T/plan.json")"
+# A masked sum needs the whole update on one rank.
+sed '/name: beta/{p;s/beta/gamma/}' "$T/unequal.yaml" >"$T/private.yaml"
+list=$(sed 's/"group":[12]/"group":1/g' "$list" >"$T/tensors.json" && echo "$T/tensors.json")
+"$nebula" plan "$T/private.yaml" --set sync.gate=private --set sync.codec=bf16 \
+    --set sync.private_range=0.1 --tensors "$list" --ranks beta=4 --json >"$T/plan.json" 2>"$T/plan.log" ||
+    fail "plan of a private job failed"
+jq -e '.memory.alpha.rank_bytes == .memory.beta.rank_bytes' "$T/plan.json" >"$T/all" ||
+    fail "plan divides what rank 0 holds alone: $(cat "$T/plan.json")"
 
+# The disk of the first cluster has lost its list and who agrees with it. Its loop comes back.
+timeout 600 "$client" "$(home owner beta)" e2e -1 --own 0.5 --detach-at 30 >"$T/owner-b.log" 2>&1 &
+b=$!
+wait $b || fail "the loop of beta failed: $(cat "$T/owner-b.log")"
+kill "$a"; wait "$a" || true # the job waits for beta before this loop can end
+kill -KILL "$(pgrep -f "nebula agent --home $(home owner alpha) " | head -n 1)"
+rm "$(home owner alpha)/jobs/$id"/tensors.*
+timeout 600 "$client" "$(home owner alpha)" e2e 1 --own 0.25 >"$T/owner-a.log" 2>&1 & a=$!
 timeout 600 "$client" "$(home owner beta)" e2e -1 --own 0.5 >"$T/owner-b.log" 2>&1 & b=$!
 wait $a || fail "the loop of alpha failed: $(cat "$T/owner-a.log")"
 wait $b || fail "the loop of beta failed: $(cat "$T/owner-b.log")"

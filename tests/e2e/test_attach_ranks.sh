@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Each rank of an attached loop has its own connection with the agent, here over TCP as on another
-# host. A part of an update that is lost is sent again. If no part arrives, all ranks end with one
+# host. A part of an update that is lost is sent again, and so are all after a restart of the agent. If no part arrives, all ranks end with one
 # error; the loop comes back, and ends with the bits of a loop of one rank.
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/sites.sh"
@@ -55,6 +55,18 @@ read -r own got others theirs < <(
 ((others > own && theirs > got && own > 0)) ||
     fail "rank 0 sent $own and got $got bytes, the others $others and $theirs"
 echo "three ranks over TCP: rank 0 sent $own bytes of updates, the others $others"
+
+# The agent is killed in mid-run: all ranks connect again.
+job again
+loop again 3 carrier.put:+400
+wait_for 60 "a merge" grep -q '"kind":"round"' "$T/again/metrics.jsonl"
+kill -KILL "${pid[a]}"
+wait "${pid[a]}" || true
+start_alpha --workers 127.0.0.1
+finish again
+[[ $digest == "$want" ]] || fail "the digest differs after a restart of the agent"
+has 'attached again to the agent' "$T/again-a.log" || fail "the loop did not attach again"
+echo "all ranks connect again after a restart of the agent"
 
 job lost
 loop lost 3 'carrier.put:*'

@@ -193,7 +193,7 @@ grep -q 'another nebula init, id or join works' "$T/err" ||
     fail "two inits ran at once: $(cat "$T/err")"
 [[ ! $(ls -A "$T/hub") ]] || fail "an init beside another one left: $(ls -A "$T/hub")"
 "$nebula" init --home "$T/hub" --name acme --listen 127.0.0.1:7443 --member two >/dev/null ||
-    fail "init after a failed one failed"
+    fail "the init after a failed init failed"
 # A bench writes into a folder of its own and removes it. Existing files in DIR stay.
 mkdir -p "$T/bench/bench-corpus"
 for step in 1 2 3; do echo "$step" >"$T/bench/step-00000000000$step.ckpt"; done

@@ -287,7 +287,7 @@ if (NEBULA_FAULT=fs.write:5:kill timeout 600 "$nebula" import "$T/next-hf" --out
 fi
 [[ ! -e $T/killed && -e $T/killed.nebula-building ]] || fail "a killed import left $(ls "$T")"
 "$nebula" import "$T/next-hf" --out "$T/killed" >/dev/null 2>&1 ||
-    fail "import after a killed one failed"
+    fail "the import after a killed import failed"
 ! compgen -G "$T/killed.*" >/dev/null || fail "leftovers of the killed import remain"
 
 # Folders of others stay, also if they are named like a temporary folder. A command refuses an input

@@ -42,7 +42,7 @@ command -v cpack >/dev/null && command -v dpkg-deb >/dev/null || skip "cpack or 
 (cd "$BUILD" && cpack -G DEB -B "$T/package" >"$T/cpack.log" 2>&1) || fail "cpack failed"
 deb=$(echo "$T"/package/*.deb)
 [[ -f $deb ]] || fail "there is no package"
-for library in libzmq5 libmicrohttpd12; do
+for library in libzmq5 libmicrohttpd12 libopenblas0; do
     dpkg-deb -f "$deb" Depends | has "$library" ||
         fail "$library is not a dependency: $(dpkg-deb -f "$deb" Depends)"
 done

@@ -120,7 +120,9 @@ run "$T/job.yaml" "$T/full" --resume
 
 # A batch that cannot be read back ends the job in the same way, but not the generator's agent. The
 # agent may read when the worker puts a batch, for a message of the other side, or in a tick.
-for nth in 3 5 8 11; do
+reads=(3 8)
+[[ ${NEBULA_TESTS:-} != nightly ]] || reads=(3 5 8 11)
+for nth in "${reads[@]}"; do
     rm -rf "$T/unread"
     if NEBULA_FAULT=spool.read:$nth timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 \
         --out "$T/unread" >"$T/unread.log" 2>&1; then

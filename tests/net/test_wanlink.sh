@@ -170,7 +170,7 @@ gone $a 1 || fail "namespaces stay after SIGTERM"
 ready "$dir/b" || fail "no ready line"
 kill -KILL $b; wait $b 2>/dev/null
 compgen -G "/run/netns/nebw$b?" >/dev/null ||
-    fail "a killed emulator cannot have tidied up: wrong test"
+    fail "the killed emulator left no namespaces, so the test shows nothing"
 "$W" run --wan 20mbit:2ms -- true 2>/dev/null || fail "start beside stale namespaces"
 gone $b 1 || fail "stale namespaces are not collected"
 

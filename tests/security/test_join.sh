@@ -179,7 +179,7 @@ agent ghost
 within 30 answers ghost ||
     fail "the agent with the old list does not start: $(tail -n 3 "$T/ghost.log")"
 "$nebula" members --dir "$T/ghost" | has paris ||
-    fail "ghost has not the old list, so this tests nothing"
+    fail "ghost does not have the old list, so the test shows nothing"
 refused_more() { (($(refused) > before + 1)); }
 within 20 refused_more ||
     fail "the hub refused $before handshakes, now $(refused), expected more:" \

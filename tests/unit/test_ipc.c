@@ -387,7 +387,7 @@ static void test_versions(void **state) {
     assert_true(agent_ipc_speaks_ours(&m, "worker", why, sizeof why));
     json_object_set_new(m.head, "protocol", json_integer(NEB_PROTOCOL + 1));
     assert_false(agent_ipc_speaks_ours(&m, "worker", why, sizeof why));
-    assert_non_null(strstr(why, "the worker is nebula 0.0.9 (another) and speaks protocol 2"));
+    assert_non_null(strstr(why, "the worker is nebula 0.0.9 (another) and speaks protocol 3"));
     assert_non_null(strstr(why, neb_build()));
     json_object_set_new(m.head, "build", json_string("\033[2J"));
     json_object_del(m.head, "protocol"); // a build without a protocol number

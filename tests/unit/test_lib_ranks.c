@@ -5,6 +5,7 @@
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
 #include "agent/lib/state.h"
+#include "intra/ckpt/checkpoint.h"
 #include "security/seal_key.h"
 #include "security/vault.h"
 #include "tests/e2e/loop_ranks.h"
@@ -20,6 +21,13 @@ static const char yaml[] = "job: t\nsteps: 1\nmodel: {vocab: 16, n_layers: 1, d_
                            "sync: {scheme: none}\ncheckpoint: {every_steps: 0}\nclusters:\n"
                            "  - {name: a, launcher: attach, threads: 1}\n";
 static int start(void **state) { return start_with(state, yaml); }
+static int start_saving(void **state) {
+    char text[sizeof yaml + 16], *at = strstr(strcpy(text, yaml), "every_steps: 0");
+    at[strlen("every_steps: ")] = '1';
+    at = strstr(text, "steps: 1");
+    at[strlen("steps: ")] = '3';
+    return start_with(state, text);
+}
 
 // ---- a failure on one rank ----------------------------------------------------------------------
 
@@ -60,8 +68,8 @@ static void *run_rank(void *arg) {
     return NULL;
 }
 
-// The number of ranks that say so.
-static int run_all(const struct agent *a, const char *fault) {
+// The number of ranks that have failed.
+static int start_all(const struct agent *a, const char *fault, void *(*run_one)(void *)) {
     static struct loop loops[RANKS];
     pthread_t threads[RANKS];
     pthread_barrier_t together;
@@ -82,7 +90,7 @@ static int run_all(const struct agent *a, const char *fault) {
         l->together = &together;
         l->ranks.hooks =
             (struct nebula_ranks){sizeof l->ranks.hooks, r, RANKS, &l->ranks, loop_send, loop_recv};
-        assert_int_equal(pthread_create(&threads[r], NULL, run_rank, l), 0);
+        assert_int_equal(pthread_create(&threads[r], NULL, run_one, l), 0);
     }
     for (int r = 0; r < RANKS; r++)
         pthread_join(threads[r], NULL);
@@ -92,7 +100,7 @@ static int run_all(const struct agent *a, const char *fault) {
         failed += loops[r].status != NEBULA_OK || loops[r].lost;
     for (int r = 0; r < RANKS; r++)
         if (loops[r].lost)
-            fail_msg("%s: rank %d has lost the others", fault, r);
+            fail_msg("%s: rank %d has lost the others, or waited", fault ? fault : "-", r);
     return failed;
 }
 
@@ -104,13 +112,47 @@ static void test_a_failure_is_one_of_all_ranks(void **state) {
             char fault[64];
             snprintf(fault, sizeof fault, "%s:%d", points[p], k);
             alarm(60); // ranks that wait for each other
-            failed = run_all(*state, fault);
+            failed = start_all(*state, fault, run_rank);
             if (failed && failed != RANKS)
                 fail_msg("%s: an error on %d of %d ranks", fault, failed, RANKS);
         }
         assert_in_range(k, 3, 199); // it did fail at times
     }
     alarm(0);
+}
+
+// A rank's part is copied. The disk does not hold up the step on any rank.
+static void *step_on_a_slow_disk(void *arg) {
+    struct loop *l = arg;
+    struct nebula_attach_options o = options(l->agent);
+    struct nebula *n = NULL;
+    int s;
+    o.ranks = &l->ranks.hooks;
+    assert_int_equal(nebula_attach(&o, &n), NEBULA_OK);
+    register_all(n, l->memory, NULL);
+    assert_int_equal(nebula_begin(n), NEBULA_OK);
+    pthread_barrier_wait(l->together);
+    neb_fault_arm("fs.write:+2000");
+    pthread_barrier_wait(l->together);
+    neb_ns start = neb_now();
+    assert_int_equal(nebula_step(n, 8, 1, &s), NEBULA_OK);
+    l->lost = neb_now() - start > NEB_S;
+    pthread_barrier_wait(l->together);
+    neb_fault_arm(NULL);
+    assert_int_equal(nebula_close(&n, (double)NAN), NEBULA_OK);
+    loop_leave(&l->ranks);
+    return NULL;
+}
+
+static void test_checkpoints_are_copied(void **state) {
+    struct agent *a = *state;
+    char dir[96];
+    assert_int_equal(start_all(a, NULL, step_on_a_slow_disk), 0);
+    snprintf(dir, sizeof dir, "%s/checkpoint", a->dir);
+    struct intra_ckpt *c = NULL; // close has waited for the parts
+    assert_int_equal(intra_ckpt_open_latest_in(NULL, dir, &c), NEB_OK);
+    assert_non_null(strstr(intra_ckpt_path(c), "step-000000000001.ckpt"));
+    intra_ckpt_close(&c);
 }
 
 // ---- the end ------------------------------------------------------------------------------------
@@ -247,6 +289,7 @@ static void test_buffers_that_are_averaged(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_a_failure_is_one_of_all_ranks, start, stop),
+        cmocka_unit_test_setup_teardown(test_checkpoints_are_copied, start_saving, stop),
         cmocka_unit_test_setup_teardown(test_final_model_cannot_be_written, start, stop),
         cmocka_unit_test_setup_teardown(test_kept_state_is_sealed, start, stop),
         cmocka_unit_test_setup_teardown(test_buffers_that_are_not_averaged, start_coarse, stop),

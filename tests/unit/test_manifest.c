@@ -51,6 +51,51 @@ static void test_one_text(void **state) {
     exchange_manifest_destroy(&again);
 }
 
+// A frozen tensor has a digest, and neither units nor a size.
+static void test_frozen(void **state) {
+    (void)state;
+    struct exchange_tensor t[] = {matrix("a", 5, 6), matrix("base", 2000, 1000)};
+    static const char want[] =
+        "{\"tensors\":[{\"name\":\"a\",\"shape\":[5,6],\"group\":0},{\"name\":\"base\",\"shape\":"
+        "[2000,1000],\"group\":0,\"frozen\":\"00000000000000ab8000000000000000\"}]}";
+    static const char *const bad[] = {"00AB", "00000000000000AB8000000000000000", ""};
+    struct exchange_group_size size;
+    struct agent_unit *units = NULL;
+    int32_t n = 0;
+    char text[256];
+    t[1].frozen = true;
+    t[1].digest[0] = 0xab;
+    t[1].digest[1] = (uint64_t)1 << 63;
+    struct exchange_manifest *m = made(t, 2), *other;
+    check_text(m, want);
+    assert_int_equal(exchange_manifest_read(want, strlen(want), &other), NEB_OK);
+    assert_false(exchange_manifest_differ(m, "x", other, "y", text, sizeof text));
+    exchange_manifest_destroy(&other);
+    assert_int_equal(exchange_manifest_sizes(m, &size, 1), NEB_OK);
+    assert_int_equal(size.parameters, 30);
+    assert_int_equal(exchange_manifest_units(m, 0, &units, &n), NEB_OK);
+    assert_int_equal(n, 1);
+    free(units);
+    t[1].digest[0]++;
+    other = made(t, 2);
+    assert_true(exchange_manifest_differ(m, "x", other, "y", text, sizeof text));
+    assert_string_equal(text, "tensor \"base\": cluster x has 2000×1000 in group 0, frozen, with "
+                              "digest 00000000000000ab8000000000000000, cluster y has 2000×1000 in "
+                              "group 0, frozen, with digest 00000000000000ac8000000000000000");
+    exchange_manifest_destroy(&other);
+    exchange_manifest_destroy(&m);
+    neb_log_set_sink(testing_drop, NULL);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char json[256];
+        snprintf(json, sizeof json,
+                 "{\"tensors\":[{\"name\":\"a\",\"shape\":[5],\"group\":0,\"frozen\":\"%s\"}]}",
+                 bad[i]);
+        assert_int_not_equal(exchange_manifest_read(json, strlen(json), &other), NEB_OK);
+        assert_null(other);
+    }
+    neb_log_set_sink(NULL, NULL);
+}
+
 static void refused(struct exchange_tensor t, enum neb_status want) {
     const struct exchange_tensor two[] = {matrix("twice", 1, 1), t};
     struct exchange_manifest *m;
@@ -210,9 +255,11 @@ static void test_units(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_text), cmocka_unit_test(test_bad_lists_are_refused),
-        cmocka_unit_test(test_other_texts_are_refused), cmocka_unit_test(test_first_difference),
-        cmocka_unit_test(test_units)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_text),
+                                       cmocka_unit_test(test_frozen),
+                                       cmocka_unit_test(test_bad_lists_are_refused),
+                                       cmocka_unit_test(test_other_texts_are_refused),
+                                       cmocka_unit_test(test_first_difference),
+                                       cmocka_unit_test(test_units)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

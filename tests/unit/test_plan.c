@@ -139,8 +139,8 @@ static void test_bytes(void **state) {
         {{"sync.early_steps=20", "sync.early_interval=5", "sync.interval=30", NULL}, 7, 3, 4.2},
         {{"trainable=bitfit", "sync.interval=99", "sync.codec=topk:64/4096", NULL},
          2,
-         20,
-         35}, // all trainable tensors are short vectors: int8, and the head of each frame
+         5,
+         12}, // all trainable tensors are short vectors: int4, and the head of each frame
         {{"model.vocab=100000", "sync.codec=topk:64/4096", NULL}, 4, 0.1, 0.3},
         {{"sync.scheme=synchronous", NULL}, 100, 32, 32},
     };
@@ -240,6 +240,9 @@ static void test_receivers(void **state) {
     (void)state;
     struct agent_job j = job_with((const char *const[]){"sync.interval=20", NULL});
     struct agent_plan two, p;
+    assert_int_equal(agent_job_plan(&j, 0, &p), NEB_OK);
+    assert_true(p.attached_bytes == 0);
+    j.clusters[0].launcher = AGENT_LAUNCHER_ATTACH;
     assert_int_equal(agent_job_plan(&j, 0, &two), NEB_OK);
     assert_true(two.others == 1 && two.bytes == 5 * two.bytes_per_exchange);
     for (j.n_clusters = 3; j.n_clusters < 6; j.n_clusters++) {

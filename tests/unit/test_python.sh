@@ -7,7 +7,7 @@ python=${PYTHON:-python3}
 command -v "$python" >/dev/null || { echo "no python3"; exit 77; }
 T=$(mktemp -d /tmp/nebula-python-XXXXXX)
 trap 'rm -rf "$T"' EXIT
-cc -shared -fPIC -O1 -Wall -Werror -I"$SOURCE" "$SOURCE/tests/unit/python/fake_nebula.c" \
+cc -shared -fPIC -O1 -Wall -Werror -I"$SOURCE" "$SOURCE"/tests/unit/python/fake_*.c \
     -o "$T/libnebula.so.2"
 export PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$SOURCE/agent/lib/python \
     NEBULA_LIBRARY=$T/libnebula.so.2

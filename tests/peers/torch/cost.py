@@ -17,15 +17,36 @@ import time
 
 import nebula
 import torch
-from model import BATCH, SEQ, batches, loss_of, make_model
 
+BATCH, SEQ, VOCAB = 2, 128, 2048
+
+
+def make_model():
+    import transformers
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(
+        vocab_size=VOCAB, n_positions=SEQ, n_embd=192, n_layer=4, n_head=4))
+
+
+def batches(seed):
+    generator = torch.Generator().manual_seed(seed)
+    while True:
+        x = torch.randint(0, VOCAB, (BATCH, SEQ), generator=generator)
+        yield x, x
+
+
+def loss_of(model, x, y):
+    return model(input_ids=x, labels=y).loss
+
+
+if os.environ.get("COST_MODEL") == "small":  # configs/examples: steps of 12 ms
+    from model import BATCH, SEQ, batches, loss_of, make_model
 paris = sys.argv[1] == "paris"
 torch.set_num_threads(1)
 torch.manual_seed(1)
 model = make_model()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 data = batches(1)
-fed = nebula.attach(model.named_parameters(), threads=1)
+fed = nebula.attach(model, threads=1)
 WINDOW = int(
     os.environ["COST_INTERVAL"]
 )  # steps: sync.interval of the case, so that every federated segment holds one exchange

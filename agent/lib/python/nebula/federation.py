@@ -78,6 +78,7 @@ class Federation:
         pairs = hasattr(model, "named_parameters") or hasattr(model, "items")
         self._model, self._buffers = model if pairs else list(model), buffers
         self._trained_then = self._trained()
+        self._frozen_then = self._parameters(trained=False)
         self._where = (agent, job, timeout, threads)
         self._tokens, self._on_checkpoint = tokens, on_checkpoint
         self._interrupts = _Interrupts()
@@ -229,15 +230,22 @@ class Federation:
             if pointer() != address:
                 raise Error(INVALID, f"{name} has moved to other memory since attach (model.to(), "
                                      f"a new .data or dtype): attach after such changes")
-        if not self._trained().keys() <= self._trained_then.keys():
+        # Walking a large model costs milliseconds: new modules are found after some steps.
+        late = any(p.requires_grad for p in self._frozen_then)
+        if not late and self._step % 64 == 0:
+            late = not self._trained().keys() <= self._trained_then.keys()
+        if late:
             raise Error(INVALID, "the model trains parameters that it did not train at attach: "
                                  "close, and attach after such changes")
 
     def _trained(self) -> dict[int, Any]:
         """The trained parameters of a module, by id. Holding them keeps their ids unique."""
+        return {id(p): p for p in self._parameters(trained=True)}
+
+    def _parameters(self, trained: bool) -> list[Any]:
         if not hasattr(self._model, "named_parameters"):
-            return {}
-        return {id(p): p for _, p in self._model.named_parameters() if p.requires_grad}
+            return []
+        return [p for _, p in self._model.named_parameters() if p.requires_grad == trained]
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:

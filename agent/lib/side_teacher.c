@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// The calls of an attached teacher: it takes the texts of its students, and puts labels.
+#include "agent/lib/side.h"
+#include "kernels/kern.h"
+
+#include <math.h>
+#include <string.h>
+
+// Appends the sequences of the micro-batch s->batch to t.
+static void take_micro(const struct nebula_side *s, struct lib_side_text *t, int32_t *n_ids,
+                       int32_t micro) {
+    const struct intra_pair_batch *b = &s->batch;
+    t->micro_rows[micro] = (int32_t)b->n_targets;
+    for (int32_t i = 0; i < b->B; i++) {
+        const int32_t *x = b->tokens + (size_t)i * (size_t)b->T,
+                      *y = b->targets + (size_t)i * (size_t)b->T;
+        int32_t prefix = b->prefix[i], n = prefix;
+        memcpy(t->ids + *n_ids, x, (size_t)prefix * sizeof *x);
+        for (; n - 1 < b->T && y[n - 1] != KERN_IGNORE; n++)
+            t->ids[*n_ids + n] = y[n - 1];
+        t->prefixes[t->sequences] = prefix;
+        t->lengths[t->sequences++] = n;
+        t->rows += n - prefix;
+        *n_ids += n;
+    }
+}
+
+static enum neb_status read_request(struct nebula_side *s, const struct agent_stream *from,
+                                    const uint8_t *p, size_t n) {
+    const struct agent_job *j = lib_side_job(s);
+    struct lib_side_text *t = &s->all[0];
+    struct neb_rd r = neb_rd_make(p, n);
+    int32_t n_ids = 0;
+    t->sequences = t->rows = 0;
+    NEB_TRY(agent_request_open(&r, (int64_t)from->next, j->steps));
+    for (int32_t a = 0; a < j->accumulate; a++) {
+        NEB_TRY(agent_request_next(s->tokens, &s->limits, &r, s->scratch, &s->batch));
+        take_micro(s, t, &n_ids, a);
+    }
+    return neb_rd_done(&r) ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "a student's request is too long");
+}
+
+// Text that got its labels before a restart is passed over. The agent then forgets it.
+static enum neb_status pass_over(struct nebula_side *s) {
+    for (int32_t i = 0; i < s->n_peers; i++) {
+        struct lib_side_peer *p = &s->peers[i];
+        const uint8_t *bytes;
+        size_t n;
+        if (p->labels->limit && p->labels->next < p->labels->stored)
+            p->labels->next = p->labels->stored;
+        if (p->requests->anywhere || !p->labels->limit)
+            continue;
+        if (p->requests->next > p->labels->next)
+            return neb_fail(NEB_ERR_STATE,
+                            "cluster %s has forgotten the text of step %llu, which has no labels",
+                            lib_side_job(s)->clusters[p->cluster].name,
+                            (unsigned long long)p->labels->next);
+        while (p->requests->next < p->labels->next &&
+               agent_stream_next(p->requests, &bytes, &n) == NEB_OK)
+            NEB_TRY(agent_stream_applied(p->requests));
+    }
+    return NEB_OK;
+}
+
+// The student with text and room that is furthest behind; -1: none.
+static int next_peer(const struct nebula_side *s) {
+    int found = -1;
+    for (int32_t i = 0; i < s->n_peers; i++) {
+        const struct lib_side_peer *p = &s->peers[i];
+        bool ready = !p->requests->anywhere && p->requests->next < p->requests->have &&
+                     p->requests->next == p->labels->next && p->labels->next < p->labels->limit;
+        if (ready && (found < 0 || p->labels->next < s->peers[found].labels->next))
+            found = i;
+    }
+    return found;
+}
+
+bool lib_side_all_labelled(const struct nebula_side *s) {
+    uint64_t steps = (uint64_t)lib_side_job(s)->steps;
+    for (int32_t i = 0; i < s->n_peers; i++)
+        if (s->peers[i].labels->next < steps && s->peers[i].labels->durable < steps)
+            return false;
+    return true;
+}
+
+enum neb_status lib_side_look_for_text(struct nebula_side *s) {
+    const uint8_t *p;
+    size_t n;
+    NEB_TRY(pass_over(s));
+    int i = next_peer(s);
+    if (i < 0 || agent_stream_next(s->peers[i].requests, &p, &n) != NEB_OK)
+        return NEB_OK;
+    NEB_TRY(read_request(s, s->peers[i].requests, p, n));
+    s->serves = i;
+    return NEB_OK;
+}
+
+static int check_row(const struct nebula_side *s, int64_t row, int32_t k, const int32_t *ids,
+                     const float *logp, float *tail) {
+    int32_t vocab = lib_side_job(s)->model.vocab;
+    double sum = 0;
+    for (int32_t j = 0; j < k; j++) {
+        const char *what = isnan(logp[j])                  ? "is not a number"
+                           : logp[j] > 0                   ? "is positive"
+                           : j && logp[j] > logp[j - 1]    ? "is above the one before it"
+                           : ids[j] < 0 || ids[j] >= vocab ? "has an id outside the vocabulary"
+                                                           : NULL;
+        for (int32_t i = 0; !what && i < j; i++)
+            what = ids[i] == ids[j] ? "has an id that is twice in the row" : NULL;
+        if (what)
+            return lib_fail(NEBULA_ERR_INVALID,
+                            "nebula_side_put: row %lld, label %d (id %d, log-probability %g) %s",
+                            (long long)row, j, ids[j], (double)logp[j], what);
+        sum += exp((double)logp[j]);
+    }
+    if (sum > 1.001)
+        return lib_fail(NEBULA_ERR_INVALID,
+                        "nebula_side_put: the probabilities of row %lld sum to %g", (long long)row,
+                        sum);
+    *tail = sum < 1 ? (float)(1 - sum) : 0;
+    return NEBULA_OK;
+}
+
+static int check_put(struct nebula_side *s, int64_t step, int32_t student, int64_t rows, int32_t k,
+                     const int32_t *ids, const float *logp) {
+    const struct lib_side_text *t = &s->all[0];
+    int32_t most = agent_distill_k_max(&lib_side_job(s)->distill);
+    if (!ids || !logp)
+        return lib_fail(NEBULA_ERR_INVALID, "nebula_side_put: ids or logprobs is NULL");
+    if (s->serves < 0)
+        return lib_fail(NEBULA_ERR_STATE, "nebula_side_put: no text is waiting for labels");
+    const struct lib_side_peer *p = &s->peers[s->serves];
+    if (step != (int64_t)p->labels->next || student != p->cluster)
+        return lib_fail(NEBULA_ERR_INVALID,
+                        "nebula_side_put: labels of step %lld of cluster %d, but those of step "
+                        "%llu of cluster %d are due",
+                        (long long)step, student, (unsigned long long)p->labels->next, p->cluster);
+    if (rows != t->rows)
+        return lib_fail(NEBULA_ERR_INVALID, "nebula_side_put: %lld rows, but the text has %d",
+                        (long long)rows, t->rows);
+    if (k < CMP_SOFT_K_MIN || k > most)
+        return lib_fail(NEBULA_ERR_INVALID, "nebula_side_put: k %d is not in 1..%d", k, most);
+    for (int64_t i = 0; i < rows; i++) {
+        int st = check_row(s, i, k, ids + i * k, logp + i * k, s->label_tail + i);
+        if (st)
+            return st;
+    }
+    return NEBULA_OK;
+}
+
+static enum neb_status teach(struct nebula_side *s, int32_t k, const int32_t *ids,
+                             const float *logp) {
+    const struct agent_job *j = lib_side_job(s);
+    struct lib_side_peer *p = &s->peers[s->serves];
+    const struct lib_side_text *t = &s->all[0];
+    size_t row = 0;
+    neb_buf_clear(&s->bytes);
+    neb_buf_u64(&s->bytes, p->labels->next);
+    for (int32_t a = 0; a < j->accumulate; a++) {
+        struct cmp_soft_head h = {(uint32_t)t->micro_rows[a], k, j->model.vocab,
+                                  j->distill.temperature};
+        NEB_TRY(cmp_soft_encode(s->soft, &h, ids + row * (size_t)k, logp + row * (size_t)k,
+                                s->label_tail + row, &s->bytes));
+        row += (size_t)t->micro_rows[a];
+    }
+    bool stored;
+    NEB_TRY(lib_side_put(s, p->labels, &stored));
+    if (!stored) // the job was stopped: the text comes again
+        return NEB_OK;
+    s->serves = -1;
+    s->rows += row;
+    s->put_bytes += s->bytes.len;
+    NEB_TRY(agent_stream_applied(p->requests));
+    // labels on disk: nobody needs this text again
+    NEB_TRY(agent_stream_saved(p->requests, p->requests->next, 1, true));
+    const struct exchange_figures f = {0, 0, 0};
+    exchange_made_step(&s->n->x, &f, (uint64_t)t->rows, 0);
+    return NEB_OK;
+}
+
+int nebula_side_put(struct nebula_side *s, int64_t step, int32_t student, int64_t rows, int32_t k,
+                    const int32_t *ids, const float *logprobs) {
+    LIB_POINT;
+    int st = lib_side_usable(s, "nebula_side_put", true, false);
+    if (!st)
+        st = check_put(s, step, student, rows, k, ids, logprobs);
+    return st ? st : lib_side_end_call(s, teach(s, k, ids, logprobs));
+}
