@@ -342,8 +342,8 @@ NEB_MUST_CHECK enum neb_status exchange_send(struct agent_exchange *x, int32_t f
 // Encodes fragment f into the blob of its flight; with sync.tune: auto also measures the error.
 NEB_MUST_CHECK enum neb_status exchange_encode(struct agent_exchange *x, int32_t f,
                                                const struct cmp_codec *codec);
-// Ends what a send or a merge has begun, if it is done; wait: waits for it. All that uses the state of
-// the exchange, besides a step, calls it with wait first.
+// Ends what a send or a merge has begun, if it is done; wait: waits for it. All that uses the state
+// of the exchange, besides a step, calls it with wait first.
 NEB_MUST_CHECK enum neb_status exchange_complete(struct agent_exchange *x, bool wait);
 // Begins to open a commit that has arrived and is not due yet.
 NEB_MUST_CHECK enum neb_status exchange_open_next(struct agent_exchange *x);

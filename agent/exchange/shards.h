@@ -117,9 +117,9 @@ void agent_shards_expect(struct agent_shards *o, const struct agent_shards_commi
 NEB_MUST_CHECK enum neb_status agent_shards_merge(struct agent_shards *o, int32_t f, bool reject,
                                                   const struct inter_outer_round *r,
                                                   struct kern_digest *digest);
-// The same in parts, as the encode above. open begins to decode and sum the commit of the next merge
-// of the fragment, which must not be rejected; r stays until then. Only if deferred; the merge does
-// it otherwise.
+// The same in parts, as the encode above. open begins to decode and sum the commit of the
+// fragment's next merge, which must not reject; r's blobs stay until then. Only if deferred; the
+// merge does it otherwise.
 NEB_MUST_CHECK enum neb_status agent_shards_open(struct agent_shards *o, int32_t f,
                                                  const struct inter_outer_round *r);
 int32_t agent_shards_opened(const struct agent_shards *o); // the fragment; -1: none

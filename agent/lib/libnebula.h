@@ -23,7 +23,8 @@
 // the agent's socket, on another host over TCP (nebula agent --workers). Rank 0 runs on the agent's
 // host. A failure on one rank is an error of the call on all ranks.
 //
-// Threads: one thread at a time may use a handle; hooks run on it. Processes: one handle per
+// Threads: one thread at a time may use a handle; hooks run on it. With tensors on a device the
+// library has one thread of its own, which waits for the device. Processes: one handle per
 // process; only the process that attached may use it (a fork may not).
 //
 // Memory: the elements that are exchanged are divided over the ranks, in units of at most 4 MiB. A
@@ -32,7 +33,9 @@
 // of encoded updates: its own, and those of all clusters while it merges (nebula plan prints all of
 // this). A rank that has only a part of a tensor never holds the whole tensor. Without a checkpoint
 // hook a copy of a checkpoint doubles this, so that it is written while training continues
-// (checkpoint.copy).
+// (checkpoint.copy). On a device the rank takes one more float for each element of its share, two
+// for each element of its share of the largest fragment (one if the fp32 memory of the loop serves
+// as it is), and on the host four again, which checkpoints use.
 //
 // Footguns, besides those that the calls describe:
 //   start      nebula_begin replaces your parameters. A job with `model: attached` starts from

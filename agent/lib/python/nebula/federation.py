@@ -303,6 +303,8 @@ class Federation:
         """Reports one optimiser step. Parameters may have changed when it returns. Figures may be
         numbers or tensors of one element.
 
+        A figure that is a CUDA tensor makes the host wait for the device.
+
         tokens: of all ranks; the weight of this cluster. Default: the argument of attach(), else
         data.batch x data.seq_len x data.accumulate of the job. loss: nats per token. lr, grad_norm
         (before clipping) and eval_loss (if just measured) go to metrics.jsonl, the page and
