@@ -119,6 +119,8 @@ out:
 // The limit without --seq-len: no sentence is longer, and an imported model may take 32,768 tokens.
 enum { TRANSLATE_SEQ_MAX = 1024 };
 
+static const char *const names[] = {"hypotheses.txt", "references.txt", "sources.txt"};
+
 static enum neb_status open_file(const char *dir, const char *name, FILE **out) {
     char path[NEB_PATH_MAX];
     NEB_TRY(neb_path(path, sizeof path, dir, name));
@@ -126,8 +128,8 @@ static enum neb_status open_file(const char *dir, const char *name, FILE **out) 
     return *out ? NEB_OK : neb_fail_errno("cannot write %s", path);
 }
 
-static enum neb_status close_file(FILE *f) {
-    return !f || fclose(f) == 0 ? NEB_OK : neb_fail_errno("cannot write a list of translations");
+static enum neb_status close_file(FILE *f, const char *dir, const char *name) {
+    return !f || fclose(f) == 0 ? NEB_OK : neb_fail_errno("cannot write %s/%s", dir, name);
 }
 
 static enum neb_status load_model(const struct neb_vault *vault, const char *path,
@@ -171,9 +173,9 @@ enum neb_status agent_eval_translate(const struct agent_eval_translate *o) {
     }
     if (o->out) {
         NEB_TRY_GOTO(neb_fs_mkdirs(o->out, 0755), out);
-        NEB_TRY_GOTO(open_file(o->out, "hypotheses.txt", &t.hypotheses), out);
-        NEB_TRY_GOTO(open_file(o->out, "references.txt", &t.references), out);
-        NEB_TRY_GOTO(open_file(o->out, "sources.txt", &t.sources), out);
+        NEB_TRY_GOTO(open_file(o->out, names[0], &t.hypotheses), out);
+        NEB_TRY_GOTO(open_file(o->out, names[1], &t.references), out);
+        NEB_TRY_GOTO(open_file(o->out, names[2], &t.sources), out);
     }
     t.longest = o->seq_len ? o->seq_len : TRANSLATE_SEQ_MAX;
     t.longest = t.longest < m->c.max_seq ? t.longest : m->c.max_seq;
@@ -187,7 +189,7 @@ enum neb_status agent_eval_translate(const struct agent_eval_translate *o) {
 out:;
     FILE *const files[] = {t.hypotheses, t.references, t.sources};
     for (int i = 0; i < 3; i++) {
-        enum neb_status closed = close_file(files[i]);
+        enum neb_status closed = close_file(files[i], o->out, names[i]);
         st = st == NEB_OK ? closed : st;
     }
     intra_corpus_close(&corpus);

@@ -2,7 +2,8 @@
 """libnebula by ctypes. The structs and the numbers are those of libnebula.h.
 
 The library is $NEBULA_LIBRARY if that is set. Otherwise this module looks beside the package, in
-build/ of the source folder, two folders up (lib/ of an installation), and where the system looks.
+nebula_federation (a wheel), in build/ of the source folder, two folders up (lib/ of an
+installation), and where the system looks.
 """
 from __future__ import annotations
 
@@ -116,7 +117,8 @@ _ARGUMENTS = {
 
 def _find() -> ctypes.CDLL:
     package = pathlib.Path(__file__).resolve().parent
-    folders = (package, package.parent, package.parents[3] / "build", package.parents[2])
+    folders = (package, package.parent, package.parent / "nebula_federation/lib",
+               package.parents[3] / "build", package.parents[2])
     places = [os.environ.get("NEBULA_LIBRARY")] if os.environ.get("NEBULA_LIBRARY") else [
         *(str(p / "libnebula.so.2") for p in folders), "libnebula.so.2"]
     why = ""
