@@ -2,14 +2,14 @@
 // Codecs: they turn an array of fp32 into a self-describing frame and back. A codec is one file
 // that fills in a vtable (ops.h), and a row of the table (table.c).
 //
-//    frame  = | length u8 | codec u8 | bits u8 | top i8 | n | block, or chunk and k | mags | stream… |
+//    frame  = | length u8 | codec u8 | bits u8 | top i8 | n | block, or chunk, k, mags | stream |
 //    stream = | stage and width u8 | raw size | packed size | bytes |
 //
 // length is that of the head behind it. A sparse codec has chunk, k and the codebook (mags: 2
-// values of bits 2, 8 of bits 4, the upper 16 bits of an f32 each), the others have block. n, block,
-// chunk and k are numbers of 7 bits a byte (frame.h). The first byte of a stream is its stage (0
-// raw, 1 zstd, 2 nibbles) + 4 x the bytes of each size (1 to 4, little-endian). A raw size that
-// follows from the head is left out, and so is the packed size of raw bytes.
+// values of bits 2, 8 of bits 4, the upper 16 bits of an f32 each), the others have block. n,
+// block, chunk and k are numbers of 7 bits a byte (frame.h). The first byte of a stream is its
+// stage (0 raw, 1 zstd, 2 nibbles) + 4 x the bytes of each size (1 to 4, little-endian). A raw size
+// that follows from the head is left out, and so is the packed size of raw bytes.
 //
 // The file of a codec says what its streams hold. The last stage of a stream is zstd if that helps
 // (stage.c). A frame from elsewhere is hostile until it is checked: sizes are derived from the

@@ -64,7 +64,8 @@ struct cmp_frame { // the header
 // codec.c. Numbers in heads have 7 bits a byte, the lowest first; a set high bit means that more
 // follow. No encoder writes a last byte of 0. A head begins with the number of its other bytes.
 // cmp_head_begin appends that byte, and cmp_head_end sets it. cmp_head_get reads it and makes *head
-// a reader of these bytes; *r is behind them. A head of more than `most` bytes is malformed (r->bad).
+// a reader of these bytes; *r is behind them. A head of more than `most` bytes is malformed
+// (r->bad).
 void cmp_put_number(struct neb_buf *out, uint64_t x);
 uint64_t cmp_get_number(struct neb_rd *r);
 size_t cmp_head_begin(struct neb_buf *out);

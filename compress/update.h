@@ -5,9 +5,9 @@
 //     | "NBU2" | units u32 | then for each unit:
 //     | length u8 | unit | rows | cols | counts: length, bytes | frame: length, bytes |
 //
-// The first length is that of unit, rows and cols, which are numbers of 7 bits a byte (frame.h). The
-// others are u16; 0xffff means that a u32 follows, which is the length. No counts have length 0.
-// A unit has at least one row and one column. A row count is one logarithmic byte (8 values per
+// The first length is that of unit, rows and cols, which are numbers of 7 bits a byte (frame.h).
+// The others are u16; 0xffff means that a u32 follows, which is the length. No counts have length
+// 0. A unit has at least one row and one column. A row count is one logarithmic byte (8 values per
 // octave, exact below 16). zstd packs the counts, so runs of zeros vanish.
 #ifndef CMP_UPDATE_H
 #define CMP_UPDATE_H

@@ -39,8 +39,8 @@ struct found {       // what this machine has of a corpus
     uint8_t tokenizer[INTRA_SHA_BYTES];
 };
 
-// Mode distill trains on pairs, unless its task is text. Refuses here what the run would refuse after its start, as far as
-// the first pairs show it.
+// Mode distill trains on pairs, unless its task is text. Refuses here what the run would refuse
+// after its start, as far as the first pairs show it.
 static enum neb_status look_at_pairs(const struct agent_job *job, int cluster,
                                      const struct intra_corpus *corpus) {
     const struct agent_cluster *k = &job->clusters[cluster];

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The manifest of tensors: what a job exchanges, by name, and the frozen tensors that must be equal
-// everywhere, with a digest of their values (kern_digest of fp32, whatever their dtype). Every cluster of a job has the same one,
-// whatever its mesh, so clusters compare its hash before they make a step.
+// everywhere, with a digest of their values (kern_digest of fp32, whatever their dtype). Every
+// cluster of a job has the same one, whatever its mesh, so clusters compare its hash before they
+// make a step.
 //
 //     {"tensors":[{"name":"h.0.ln.bias","shape":[768],"group":0},
 //                 {"name":"h.0.ln.mean","shape":[768],"group":1,"buffer":true},

@@ -40,7 +40,7 @@ enum agent_role { // of a cluster in modes rtd and distill
     AGENT_ROLE_STUDENT,       // distill: learns from the labels
 };
 
-enum agent_task { // what a student learns from
+enum agent_task {         // what a student learns from
     AGENT_TASK_TRANSLATE, // pairs: sees the whole source, learns the target
     AGENT_TASK_TEXT,      // windows of any text
     AGENT_TASK_INSTRUCT,  // pairs: reads from left to right, learns the second half

@@ -74,7 +74,8 @@ struct nebula {
     int rank, ranks;
     struct lib_tensor *declared; // (n_declared) sorted by name from nebula_begin on
     int32_t n_declared;
-    // (n_tensors) those that are exchanged, then (n_frozen) those that must be equal on all clusters
+    // (n_tensors) those that are exchanged, then (n_frozen) those that must be equal on all
+    // clusters
     struct lib_tensor **tensors;
     int32_t n_tensors, n_frozen;
     struct intra_model *model; // layout of a built-in model, without parameters; NULL: none
@@ -86,8 +87,8 @@ struct nebula {
     float **shadow;            // (n_units) fp32 behind 16-bit units that this rank owns
     float *buffer, *room;      // (largest unit) messages; a unit that has no other memory
     size_t buffer_floats;
-    // of a rank other than 0; carrier: of its parts of updates, NULL: there are no rounds; saver: of
-    // its parts of checkpoints
+    // of a rank other than 0; carrier: of its parts of updates, NULL: there are no rounds; saver:
+    // of its parts of checkpoints
     struct agent_shards *shards;
     struct agent_carrier *carrier;
     struct intra_part_saver *saver;

@@ -18,7 +18,8 @@ small() { # NAME PLACE_TEACHER PLACE_STUDENT
         "teacher: {learn: true, n_layers: 1, d_model: 32, n_heads: 2}"
     sed -i 's/seq_len: 96, batch: 6/seq_len: 48, batch: 2/; s/steps: 60/steps: 4/
             s/d_model: 48/d_model: 32/
-            s/every_steps: 10/every_steps: 3/; s/n_heads: 4/n_heads: 2/; s/windows: 20/windows: 2/' \
+            s/every_steps: 10/every_steps: 3/; s/n_heads: 4/n_heads: 2/
+            s/windows: 20/windows: 2/' \
         "$T/$1.yaml"
     run "$T/$1.yaml" 2 "$T/$1"
 }

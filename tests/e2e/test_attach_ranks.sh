@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Each rank of an attached loop has its own connection with the agent, here over TCP as on another
-# host. A part of an update that is lost is sent again, and so are all after a restart of the agent. If no part arrives, all ranks end with one
-# error; the loop comes back, and ends with the bits of a loop of one rank.
+# host. A part of an update that is lost is sent again, and so are all after a restart of the agent.
+# If no part arrives, all ranks end with one error; the loop comes back, and ends with the bits of a
+# loop of one rank.
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/sites.sh"
 client=$BUILD/attach_client

@@ -63,7 +63,8 @@ refuses alone "distill.task: text" --set distill.task=translate
 refuses alone "has no pairs" --set distill.task=instruct
 refuses text "takes at most 64 tokens, but data.seq_len is 128" --set data.seq_len=128
 refuses text "set model.vocab" --set model.vocab=600
-sed 's/role: teacher, threads: 1/role: teacher, threads: 1, mesh: {tp: 8}/' "$T/text.yaml" >"$T/tp8.yaml"
+sed 's/role: teacher, threads: 1/role: teacher, threads: 1, mesh: {tp: 8}/' \
+    "$T/text.yaml" >"$T/tp8.yaml"
 refuses tp8 "tp: 8 does not divide model.n_heads 4"
 refuses text "is not one of: translate, text, instruct" --set distill.task=sing
 echo "students of text and of prompts; check refuses what the run would refuse"

@@ -26,7 +26,8 @@ command -v kubectl >/dev/null || skip "kubectl is not installed; the rest passed
 kubectl kustomize "$T/site" >"$T/none.log" 2>&1 && fail "a site without tokens was built"
 echo neb1:x >"$T/site/join-token"
 openssl rand -hex 32 >"$T/site/page-token"
-kubectl kustomize "$T/site" >"$T/all.yaml" 2>"$T/build.log" || fail "kustomize: $(cat "$T/build.log")"
+kubectl kustomize "$T/site" >"$T/all.yaml" 2>"$T/build.log" ||
+    fail "kustomize: $(cat "$T/build.log")"
 for kind in Namespace StatefulSet Service Job Secret NetworkPolicy PodMonitor; do
     has "^kind: $kind" "$T/all.yaml" || fail "no $kind is built"
 done

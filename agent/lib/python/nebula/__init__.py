@@ -11,7 +11,8 @@
 With torch.distributed every rank attaches and makes the same calls; each takes part with what it
 holds (DDP, FSDP2, HSDP, tensor and expert parallelism). For Hugging Face's Trainer, Accelerate,
 Lightning and torchtitan there are nebula.hf, nebula.accelerate, nebula.lightning and
-nebula.torchtitan. Programs that teach or learn in mode distill: nebula.sides. libnebula.h lists the errors of each call; they are raised as nebula.Error.
+nebula.torchtitan. Programs that teach or learn in mode distill: nebula.sides. libnebula.h lists
+the errors of each call; they are raised as nebula.Error.
 """
 from ._lib import AGAIN, DONE, STOP, TRAIN, Error, version
 from ._state import Flat

@@ -119,8 +119,8 @@ def _ints(values: Any) -> array.array:
 
 
 def _flat(values: Any, kind: str) -> Any:
-    """A contiguous buffer of int32 ("i") or float32 ("f") with all elements of a tensor, an array or
-    nested lists."""
+    """A contiguous buffer of int32 ("i") or float32 ("f") with all elements of a tensor, an array
+    or nested lists."""
     if hasattr(values, "detach"):
         import torch
         values = values.detach().to("cpu", torch.int32 if kind == "i" else torch.float32)
@@ -147,7 +147,8 @@ class Side:
     def __init__(self, vocabulary: str | None = None, *, agent: str | None = None,
                  job: str | None = None, timeout: float = 60, step: int = 0) -> None:
         digest = vocabulary
-        if vocabulary and not (len(vocabulary) == 64 and set(vocabulary) <= set("0123456789abcdef")):
+        hexadecimal = set("0123456789abcdef")
+        if vocabulary and not (len(vocabulary) == 64 and set(vocabulary) <= hexadecimal):
             digest = vocabulary_digest(vocabulary)
         self._how = (digest and digest.encode(), agent and agent.encode(), job and job.encode(),
                      timeout)
@@ -225,7 +226,8 @@ class Teacher(Side):
 
     def put(self, text: Text, ids: Any, logprobs: Any) -> None:
         """The labels of a text: (rows, k) token ids and natural log-probabilities at
-        self.temperature, most likely first. The rest of a row's mass is that of all other tokens."""
+        self.temperature, most likely first. The rest of a row's mass is that of all other
+        tokens."""
         ids, logprobs = _flat(ids, "i"), _flat(logprobs, "f")
         n = ids.size if hasattr(ids, "size") else len(ids)
         m = logprobs.size if hasattr(logprobs, "size") else len(logprobs)
