@@ -36,7 +36,7 @@ mkdir "$T/prefix/share/nebula/examples/__pycache__"
     fail "uninstall: $(cat "$T/uninstall.log")"
 left=$(find "$T/prefix" ! -type d)
 [[ $left == "$T/prefix/lib/other" ]] || fail "uninstall left $left"
-left=$(find "$T/prefix" -path '*/nebula*')
+left=$(cd "$T/prefix" && find . -path '*/nebula*')
 [[ -z $left ]] || fail "uninstall left folders: $left"
 command -v cpack >/dev/null && command -v dpkg-deb >/dev/null || skip "cpack or dpkg-deb is missing"
 (cd "$BUILD" && cpack -G DEB -B "$T/package" >"$T/cpack.log" 2>&1) || fail "cpack failed"
