@@ -147,7 +147,7 @@ static enum neb_status load(const char *function, void **out, char *text, size_t
     *out = dlsym(so, function);
     if (!s.p || !*out) {
         snprintf(text, cap, "%s has no %s: it belongs to another build; build again", path,
-                 function);
+                 s.p ? function : "kern_cuda_meet");
         return NEB_ERR_UNSUPPORTED;
     }
     s.meet(&host);

@@ -46,7 +46,7 @@ grep -q 'measuring emulated' "$T/plan.err" && ! grep -q 'measuring this machine'
 # the reason.
 mkdir "$T/crash"
 cp "$BUILD/nebula" "$T/crash/"
-echo 'void kern_cuda_open(void) { __builtin_trap(); }' |
+echo 'void kern_cuda_meet(void) { } void kern_cuda_open(void) { __builtin_trap(); }' |
     cc -shared -fPIC -x c - -o "$T/crash/libnebula_device.so"
 nebula=$T/crash/nebula
 cp -r "$T/cache" "$T/cache.crash"

@@ -44,7 +44,8 @@ done
 
 # The product stops and continues between two outer steps.
 sed -i 's/every_steps: 20/every_steps: 7/' "$T/job.yaml"
-options=(--set sync.scheme=synchronous --set sync.interval=5 --set sync.outer.momentum=0.8)
+options=(--set sync.scheme=synchronous --set sync.interval=5 --set sync.outer.momentum=0.8
+    --set checkpoint.copy=false) # the checkpoint of a step is there before the next one
 run() {
     timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/$1" "${@:2}" "${options[@]}"
 }

@@ -49,7 +49,8 @@ done
 # its value is refused. The program here does nothing.
 mkdir -p "$T/repo/build" "$T/stands" && cp -r "$configs" "$T/repo/configs"
 for tool in corpus-manpages corpus-parallel; do printf '#!/bin/sh\n' >"$T/repo/configs/$tool"; done
-printf '#!/bin/sh\n[ "$1" = data ]\n' | tee "$T/repo/build/wanlink" >"$T/repo/build/nebula"
+printf '#!/bin/sh\n[ "$1" = data ]\n' |
+    tee "$T/repo/build/wanlink" "$T/repo/build/nebula-clusters" >"$T/repo/build/nebula"
 chmod +x "$T/repo/build/"*
 for tool in quickstart compare codec-compare stall-compare absence-compare distill-compare; do
     rc=0
