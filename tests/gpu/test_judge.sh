@@ -254,7 +254,7 @@ rm "$T/bundle/mesh_train" "$T/bundle/nebula" "$T/bundle/libnebula_nccl.so"
 # Parts of several calls, joined afterwards, make the same report; The report shows a missing, cut
 # or failed part. Each call leaves one file.
 parts=$T/parts
-for part in ops train graphs attn codec nccl speed torch mesh clusters modes plan; do
+for part in ops train graphs attn codec nccl speed torch mesh clusters modes attach plan; do
     run 0 "$T/good" --part $part --into "$parts"
 done
 run 1 "$T/good" --report "$parts"
@@ -276,8 +276,8 @@ run 0 "$T/good" --report "$parts" --to "$T/written"
     { echo "FAILED: not the same report in a file"; exit 1; }
 run 0 "$T/good" --part ops --part train --part graphs --part codec --part speed --part torch \
     --into "$T/one"
-run 0 "$T/good" --part attn --part nccl --part clusters --part modes --part plan --part mesh \
-    --into "$T/two"
+run 0 "$T/good" --part attn --part nccl --part clusters --part modes --part attach --part plan \
+    --part mesh --into "$T/two"
 run 0 "$T/good" --part sanitizers --into "$T/three"
 (($(find "$T/one" "$T/two" "$T/three" -type f | wc -l) == 3)) ||
     { echo "FAILED: not a file a call"; find "$T/one" "$T/two" "$T/three"; exit 1; }
