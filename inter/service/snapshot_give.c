@@ -79,13 +79,20 @@ static bool stays(const struct inter_snapshots *s, const struct given *g, neb_ns
     return in_use && (now - g->opened < young_for || inter_snapshots_hold(s, now, g->job));
 }
 
+// The asker has taken all of this state and asks for one from the start: it had no use for this one.
+static bool refused(const struct given *g, uint32_t peer, const uint8_t begun[INTER_SHA_BYTES]) {
+    static const uint8_t none[INTER_SHA_BYTES];
+    return g->whole && g->taker == peer && !memcmp(begun, none, sizeof none);
+}
+
 // Pins the newest state. An older one stays if a peer takes it, if it was opened just now, or if
 // the asker has begun it. NEB_ERR_AGAIN: it is being opened. *out NULL: there is none.
-static enum neb_status pin(struct inter_snapshots *s, neb_ns now, const uint8_t job[INTER_ID_BYTES],
-                           const uint8_t begun[INTER_SHA_BYTES], struct given **out) {
+static enum neb_status pin(struct inter_snapshots *s, neb_ns now, uint32_t peer,
+                           const uint8_t job[INTER_ID_BYTES], const uint8_t begun[INTER_SHA_BYTES],
+                           struct given **out) {
     struct given *g = find_given(s, job, NULL);
     *out = g;
-    if (g && (stays(s, g, now) || !memcmp(g->id, begun, sizeof g->id)))
+    if (g && !refused(g, peer, begun) && (stays(s, g, now) || !memcmp(g->id, begun, sizeof g->id)))
         return NEB_OK;
     struct inter_snapshot_source source;
     enum neb_status st = s->c.open(s->c.user, job, &source);
@@ -170,6 +177,8 @@ static enum neb_status give(struct inter_snapshots *s, neb_ns now, const struct 
     NEB_TRY(neb_buf_check(b));
     NEB_ASSERT(b->len == DATA_HEAD);
     g->taken = now;
+    g->taker = w->peer;
+    g->whole = at + n == g->total;
     hold(s, now, w->job, g->opened);
     return s->c.send(s->c.user, w->peer, true, b->p, b->len, s->chunk, n);
 }
@@ -214,7 +223,7 @@ enum neb_status snapshot_on_ask(struct inter_snapshots *s, neb_ns now, uint32_t 
     neb_rd_copy(r, a.begun, sizeof a.begun);
     if (!neb_rd_done(r))
         return NEB_OK;
-    if (pin(s, now, job, a.begun, &g) == NEB_OK)
+    if (pin(s, now, peer, job, a.begun, &g) == NEB_OK)
         return offer(s, peer, job, g);
     remember_asker(s, &a);
     return NEB_OK;
@@ -226,7 +235,7 @@ enum neb_status snapshot_answer(struct inter_snapshots *s, neb_ns now) {
         struct given *g = NULL;
         hold(s, now, a.job, a.at);
         bool over = now - a.at > asker_patience || !s->c.takes_part(s->c.user, a.job, a.peer),
-             ready = !over && pin(s, now, a.job, a.begun, &g) == NEB_OK;
+             ready = !over && pin(s, now, a.peer, a.job, a.begun, &g) == NEB_OK;
         if (ready)
             NEB_TRY(offer(s, a.peer, a.job, g));
         if (ready || over)
