@@ -79,7 +79,7 @@ static bool stays(const struct inter_snapshots *s, const struct given *g, neb_ns
     return in_use && (now - g->opened < young_for || inter_snapshots_hold(s, now, g->job));
 }
 
-// The asker has taken all of this state and asks for one from the start: it had no use for this one.
+// The asker has taken all of this state and asks for one from the start: this one was of no use.
 static bool refused(const struct given *g, uint32_t peer, const uint8_t begun[INTER_SHA_BYTES]) {
     static const uint8_t none[INTER_SHA_BYTES];
     return g->whole && g->taker == peer && !memcmp(begun, none, sizeof none);
