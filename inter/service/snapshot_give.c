@@ -177,8 +177,8 @@ static enum neb_status give(struct inter_snapshots *s, neb_ns now, const struct 
     NEB_TRY(neb_buf_check(b));
     NEB_ASSERT(b->len == DATA_HEAD);
     g->taken = now;
+    g->whole = at + n == g->total || (g->whole && g->taker == w->peer);
     g->taker = w->peer;
-    g->whole = at + n == g->total;
     hold(s, now, w->job, g->opened);
     return s->c.send(s->c.user, w->peer, true, b->p, b->len, s->chunk, n);
 }

@@ -44,8 +44,8 @@ struct given { // a state that others may take
     struct inter_snapshot_source source;
     uint64_t total;
     neb_ns opened, taken; // taken: last chunk sent; 0: none yet
-    uint32_t taker;       // who got the last chunk that was sent
-    bool whole;           // which was the end of the state
+    uint32_t taker;       // peer that got the last chunk that was sent
+    bool whole;           // the taker got the end of the state
 };
 struct held { // how long updates since a given state of the job must stay
     uint8_t job[INTER_ID_BYTES];

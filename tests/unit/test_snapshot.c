@@ -296,6 +296,20 @@ static void test_a_newer_one(void **state) {
     assert_int_equal(W.giver, 0);
 }
 
+// A peer that could not use what it took is not given the same again, even if it asks at once.
+static void test_asks_anew(void **state) {
+    (void)state;
+    OK(inter_snapshots_fetch(W.side[1].s, job, at("x"), zero, 1, false, NEB_S));
+    neb_ns now = run(NEB_S, INT32_MAX);
+    check_whole(7);
+    OK(neb_fs_remove(at("x.part")));
+    W.round = 9;
+    OK(inter_snapshots_fetch(W.side[1].s, job, at("x"), zero, 1, false, now));
+    run(now, INT32_MAX);
+    check_whole(9);
+    assert_int_equal(W.opened, 2);
+}
+
 static void test_header_only(void **state) {
     (void)state;
     OK(inter_snapshots_fetch(W.side[1].s, job, at("x"), zero, 1, true, NEB_S));
@@ -691,16 +705,25 @@ static void test_headers(void **state) {
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(test_over_a_bad_link),    TEST(test_resumes_after_a_restart),
-        TEST(test_unknown_giver),      TEST(test_a_newer_one),
-        TEST(test_header_only),        TEST(test_nobody_has_one),
-        TEST(test_too_large),          TEST(test_no_room),
-        TEST(test_room_of_the_ledger), TEST(test_headers),
-        TEST(test_slow_to_open),       TEST(test_updates_stay),
-        TEST(test_slow_path),          TEST(test_late_offers),
-        TEST(test_withdrawn_offer),    TEST(test_strangers_get_nothing),
-        TEST(test_stalled_peer),       TEST(test_endless_transfer)};
+    const struct CMUnitTest tests[] = {TEST(test_over_a_bad_link),
+                                       TEST(test_resumes_after_a_restart),
+                                       TEST(test_unknown_giver),
+                                       TEST(test_a_newer_one),
+                                       TEST(test_asks_anew),
+                                       TEST(test_header_only),
+                                       TEST(test_nobody_has_one),
+                                       TEST(test_too_large),
+                                       TEST(test_no_room),
+                                       TEST(test_room_of_the_ledger),
+                                       TEST(test_headers),
+                                       TEST(test_slow_to_open),
+                                       TEST(test_updates_stay),
+                                       TEST(test_slow_path),
+                                       TEST(test_late_offers),
+                                       TEST(test_withdrawn_offer),
+                                       TEST(test_strangers_get_nothing),
+                                       TEST(test_stalled_peer),
+                                       TEST(test_endless_transfer)};
     // A key of this job.
     static const uint8_t handed[SEC_SEAL_HANDED_BYTES] = {[SEC_SEAL_ID_BYTES] = 9};
     int failed = cmocka_run_group_tests_name("in clear", tests, NULL, NULL);
