@@ -40,7 +40,7 @@ static const struct group *group_of(const char *path) {
     for (const struct group *g = groups + GROUPS; g-- > groups;)
         if (begins(g, path))
             return g;
-    NEB_ASSERT(!"a key without a group");
+    NEB_ASSERT(false); // every key has a group
     return NULL;
 }
 
