@@ -28,9 +28,10 @@ static bool version(bool json) {
                agent_about_line(about, line, sizeof line), b->mpi ? " mpi" : "",
                b->nccl ? " nccl" : "", b->cuda ? " cuda" : "",
                b->mpi || b->nccl || b->cuda ? "" : " none");
+    bool printed = text != NULL;
     json_decref(about);
     free(text);
-    return text;
+    return printed;
 }
 
 // A full disk can lose what is still in a buffer; the command has failed then. This runs at exit,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/show/trace.h"
+#include "agent/base/member_set.h"
 #include "agent/base/plain.h"
 #include "agent/job/json.h"
 #include "agent/show/report.h"
@@ -9,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CLUSTERS_MAX = 16, LINKS_MAX = 16, NAME = 64 };
+// Links of a cluster: one to each other cluster, and their sum.
+enum { CLUSTERS_MAX = NEB_MEMBERS_MAX, LINKS_MAX = NEB_MEMBERS_MAX, NAME = 64 };
 enum thread { TRAIN = 1, EXCHANGE, WAIT, CHECKPOINT };
 static const char *const thread_names[] = {"", "train", "exchange", "wait", "checkpoint"};
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run as a trace for Perfetto (ui.perfetto.dev): where the time went. It comes
-// from metrics.jsonl alone (agent/show/report.h). In the format of Chrome's trace events:
+// A run as a trace for Perfetto (ui.perfetto.dev): where the time went. It comes from
+// metrics.jsonl alone (agent/show/report.h), and has the format of Chrome's trace events:
 //
 //     process    a cluster: pid 1, 2, … in the order of their first lines
 //     thread     train: steps between two lines; exchange: encode, merge; wait: training stood
 //                still, with the cluster or the line that it waited for; checkpoint
 //     async      an update on its way, from its send until its commit is here
 //     flow       from the send of an update at one cluster to its merge at each other cluster
-//     counter    bit/s sent and received, RTT, goodput; by link if there is more than one
-//     instant    held-out losses, new plans, notes, faults
+//     counter    bit/s and bytes, sent and received, by link if there is more than one; RTT
+//     instant    held-out losses, new plans, labels, notes, faults
 //
 // Times are those of the submitting site. A line of another site has the time at which it was made
 // there, as far as the agents know each other's clocks.

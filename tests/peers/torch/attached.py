@@ -345,11 +345,12 @@ def loss_of_ratio(fours, alone, federated):
 
 
 def cost(work):
-    """The cost of fed.step (cost.py). Limit: 1 % of the processor time, which hardly depends on the
-    load. The model is a GPT-2 of 2.2M parameters with 256 tokens a step; COST_MODEL=small: that of
-    configs/examples, with steps of 12 ms. Tokens/s of processor time may contradict this only
-    within their noise. With COST_HOLD=clock (needs an idle machine) the limit holds for the time by
-    the clock."""
+    """The cost of fed.step (cost.py). Limit: fed.step and the library's threads take 1 % of the
+    processor time, which hardly depends on the load. The loss of tokens per second of processor
+    time, less two standard errors, has the same limit. COST_HOLD=clock, for an idle machine: the
+    loss of tokens per second by the clock has it instead, in full. The model is a GPT-2 of 2.2M
+    parameters with 256 tokens a step; COST_MODEL=small: that of configs/examples, with steps of
+    12 ms."""
     interval = int(os.environ.get("COST_INTERVAL", 50))
     steps = int(os.environ.get("COST_STEPS", 16 * interval))
     if os.environ.get("COST_MODEL") == "small":

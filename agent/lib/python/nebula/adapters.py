@@ -9,6 +9,7 @@ Both take token ids, so the model's tokenizer must be the job's.
 """
 from __future__ import annotations
 
+import http.client
 import json
 import math
 import time
@@ -112,8 +113,8 @@ class Server:
                 why = f"{e.code} {e.read(300).decode(errors='replace')}"
                 if e.code != 429 and e.code < 500:
                     left = 0
-            except (OSError, ValueError) as e:
-                why = str(e)
+            except (OSError, http.client.HTTPException, ValueError) as e:
+                why = str(e) or type(e).__name__
             if not left:
                 raise Error(INVALID, f"{self.url}: {why}")
             time.sleep(self.wait_s * 2 ** (self.tries - 1 - left))

@@ -60,6 +60,7 @@ class Lines:
         return hashlib.sha256(line).hexdigest() if line.endswith(b"\n") else ""
 
     def is_new_run(self):
+        """True if the file is not the one in which the place was taken."""
         try:
             with open(self.path, "rb") as f:
                 return bool(self.head) and (
@@ -90,6 +91,7 @@ class Lines:
                     yield o
 
     def place(self):
+        """What a later follower needs to go on here."""
         return {"offset": self.offset, "head": self.head}
 
 
@@ -114,7 +116,7 @@ class Stdout:
 
 
 class Tensorboard:
-    """Event files in OUT/follow-tensorboard/CLUSTER."""
+    """Event files in OUT/follow-tensorboard/CLUSTER. Notes and faults have no place in them."""
 
     def __init__(self, options, state):
         from tensorboard.compat.proto import event_pb2, summary_pb2
@@ -172,8 +174,9 @@ class Mlflow:
             ).info.run_id
             self.runs[cluster] = run
             config = flat(self.options.config)
-            params = [self.param(k[:250], str(v)[:500]) for k, v in list(config.items())[:100]]
-            self.client.log_batch(run, params=params)
+            params = [self.param(k[:250], str(v)[:500]) for k, v in config.items()]
+            for i in range(0, len(params), 100):  # MLflow's limits: of a call, a key, a value
+                self.client.log_batch(run, params=params[i : i + 100])
         return self.runs[cluster]
 
     def log(self, cluster, step, t, values):
@@ -246,6 +249,7 @@ SINKS = {"wandb": Wandb, "mlflow": Mlflow, "tensorboard": Tensorboard, "stdout":
 
 
 def plain(name):
+    """A name of a cluster as a name of a folder."""
     return "".join(c if c.isalnum() or c in "-_." else "_" for c in name).lstrip(".") or "_"
 
 
@@ -261,15 +265,23 @@ def flat(o, prefix=""):
 
 
 def load(path):
+    """The object in a file of JSON; {}: there is no such file, or it is damaged (a warning)."""
     try:
         with open(path, encoding="utf-8") as f:
             o = json.load(f)
-        return o if isinstance(o, dict) else {}
-    except (FileNotFoundError, ValueError):
+        if isinstance(o, dict):
+            return o
+        why = "it holds no object"
+    except FileNotFoundError:
         return {}
+    except ValueError as e:
+        why = e
+    print(f"nebula-follow: {path} is damaged and is not used: {why}", file=sys.stderr)
+    return {}
 
 
 def save(path, o):
+    """Writes an object as JSON; the file appears complete or not at all."""
     tmp = path.with_suffix(".tmp")
     with open(tmp, "w", encoding="utf-8") as f:
         json.dump(o, f)
@@ -307,6 +319,7 @@ def is_ended(out):
 
 
 def follow(options):
+    """Gives the lines of a run to a tracker, until the run ends (or, with --once, the lines)."""
     place = options.out / f"follow-{options.to}.json"
     metrics = options.out / "metrics.jsonl"
     state = load(place)

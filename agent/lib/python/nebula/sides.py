@@ -6,10 +6,11 @@
         ids, logprobs = top_k(text, t.k)                      loss = nebula.distill_loss(...)
         t.put(text, ids, logprobs)                            s.learned(loss, tokens)
 
-Either side may be the built-in one. A program that is killed, or whose agent restarts, opens its
-side again and goes on: no label is made twice or lost. Bad labels raise nebula.Error with status
-INVALID; the side stays as it was, and the call may be repeated. nebula.adapters has teachers for
-Hugging Face models and for an OpenAI-compatible server.
+Either side may be the built-in one. A program that was killed opens its side again and goes on: no
+label is made twice or lost. If the agent restarts, a teacher opens its side again by itself; a
+student gets nebula.Error with status AGAIN, and has to close its side and open it again. Bad labels
+raise nebula.Error with status INVALID; the side stays as it was, and the call may be repeated.
+nebula.adapters has teachers for Hugging Face models and for an OpenAI-compatible server.
 """
 from __future__ import annotations
 
@@ -88,6 +89,8 @@ class Labels:
     tails: array.array
 
     def tensors(self) -> tuple[Any, Any, Any]:
+        """ids (int64), log-probabilities and tails as torch tensors over the same memory, but for
+        the ids."""
         import torch
         ids = torch.frombuffer(self.ids, dtype=torch.int32).long().view(-1, self.k)
         return (ids, torch.frombuffer(self.logprobs, dtype=torch.float32).view(-1, self.k),
@@ -215,7 +218,8 @@ class Teacher(Side):
                     raise
             self._again(0)
 
-    def _again(self, step: int) -> None: # the agent was restarted
+    def _again(self, step: int) -> None:
+        """Opens the side again, because the agent was restarted."""
         handle, self._handle = self._handle, None
         lib.nebula_side_close(ctypes.byref(handle), float("nan"))
         self._open(step)
