@@ -159,7 +159,7 @@ enum neb_status agent_ranks_put(struct agent_ranks *r, int32_t rank, struct agen
     if (!g)
         return NEB_OK; // a late part of an update that was replaced
     drop_part(r, g, rank);
-    if (m->parts[0].len > r->most - r->held)
+    if (r->held + m->parts[0].len > r->most) // the owners may have come later, and lowered `most`
         return neb_fail(NEB_ERR_LIMIT, "the parts of the ranks' updates exceed %llu bytes",
                         (unsigned long long)r->most);
     struct agent_ipc_msg *kept = calloc(1, sizeof *kept);
@@ -245,11 +245,23 @@ void daemon_ranks_begin(struct daemon *d, struct agent_jobrun *j, const struct a
         daemon_report_fault(d, j, "the ranks of the trainer cannot be served");
 }
 
+// Rank 0 hears of it, and all ranks end.
+static void give_up(struct daemon *d, struct agent_jobrun *j, const char *text) {
+    daemon_report_fault(d, j, text);
+    daemon_send(d, &j->worker.client, json_pack("{s:s,s:s}", "ev", "ranks", "text", text));
+}
+
+static void give_up_parts(struct daemon *d, struct agent_jobrun *j) {
+    char text[1200], why[1024];
+    neb_last_error(why, sizeof why);
+    snprintf(text, sizeof text, "the ranks of the trainer sent parts that make no update: %s", why);
+    give_up(d, j, text);
+}
+
 // Submits the update if all of its parts are here.
 static void try_join(struct daemon *d, struct agent_jobrun *j, int64_t f) {
     struct agent_ipc_msg head;
     struct neb_buf joined;
-    char text[1200], why[1024];
     enum neb_status st = agent_ranks_join(j->ranks, (uint32_t)f, &head, &joined);
     if (st == NEB_ERR_AGAIN)
         return;
@@ -258,13 +270,8 @@ static void try_join(struct daemon *d, struct agent_jobrun *j, int64_t f) {
         head.parts[0] = (struct agent_ipc_part){joined.p, joined.len};
         daemon_on_update(d, j, &head);
         head.n_parts = 0; // its bytes are joined's
-    } else {
-        neb_last_error(why, sizeof why);
-        snprintf(text, sizeof text, "the ranks of the trainer sent parts that make no update: %s",
-                 why);
-        daemon_report_fault(d, j, text);
-        daemon_send(d, &j->worker.client, json_pack("{s:s,s:s}", "ev", "ranks", "text", text));
-    }
+    } else
+        give_up_parts(d, j);
     agent_ipc_msg_clear(&head);
     neb_buf_free(&joined);
 }
@@ -273,6 +280,8 @@ static void put(struct daemon *d, struct agent_jobrun *j, int32_t rank, struct a
     int64_t f = agent_ipc_int(m, "fragment", -1);
     if (agent_ranks_put(j->ranks, rank, m) == NEB_OK)
         try_join(d, j, f);
+    else // this part never comes: no rank may wait for the update
+        give_up_parts(d, j);
 }
 
 void daemon_ranks_update(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
@@ -317,8 +326,7 @@ static void renew(struct daemon *d, struct agent_jobrun *j, int32_t rank) {
     snprintf(text, sizeof text,
              "rank %d of the trainer has no connection with the agent, which has a commit for it",
              rank);
-    daemon_report_fault(d, j, text);
-    daemon_send(d, &j->worker.client, json_pack("{s:s,s:s}", "ev", "ranks", "text", text));
+    give_up(d, j, text);
 }
 
 bool daemon_ranks_deliver(struct daemon *d, struct agent_jobrun *j, int64_t fragment, int64_t round,
@@ -404,8 +412,10 @@ bool daemon_ranks_message(struct daemon *d, const struct agent_ipc_client *from,
             put(d, j, rank, m);
         else if (!strcmp(op, "take"))
             on_take(d, j, rank, m);
-        else
-            return false;
+        else { // it may come from another host, so it gives no commands
+            daemon_count_stranger(d, "a rank of a trainer made a request that a rank may not make");
+            daemon_answer(d, from, false, "not allowed on this connection");
+        }
         return true;
     }
     return false;
@@ -433,7 +443,6 @@ void daemon_ranks_look(struct daemon *d, struct agent_jobrun *j) {
                  "rank %d's part of the update of round %u does not reach the agent: its "
                  "connection is lost",
                  missing, g->round);
-        daemon_report_fault(d, j, text);
-        daemon_send(d, &j->worker.client, json_pack("{s:s,s:s}", "ev", "ranks", "text", text));
+        give_up(d, j, text);
     }
 }

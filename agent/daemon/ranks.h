@@ -53,7 +53,8 @@ struct agent_jobrun;
 // Rank 0 has attached: forgets the ranks of earlier trainers.
 void daemon_ranks_begin(struct daemon *d, struct agent_jobrun *j, const struct agent_ipc_msg *m);
 void daemon_ranks_end(struct agent_jobrun *j);
-// Handles the message if it is one of a rank. False: it is not.
+// Handles a message from a rank, or of a client that says it is one. A rank's other requests are
+// refused. False: it is from neither.
 NEB_MUST_CHECK bool daemon_ranks_message(struct daemon *d, const struct agent_ipc_client *from,
                                          const char *op, struct agent_ipc_msg *m);
 // Rank 0's message of an update in parts.

@@ -223,7 +223,9 @@ enum neb_status shards_do_give_flight(struct agent_shards *o, int32_t f, const s
         if (r) {
             NEB_TRY(shards_take(o, &bytes, sizeof bytes, r, SHARDS_TAG_SIZES));
             NEB_TRY(believable(o, r, bytes));
-            NEB_TRY(take_bytes(o, b, bytes, r));
+            neb_buf_clear(b);
+            if (bytes) // a rank has no part of a fragment that this cluster follows
+                NEB_TRY(take_bytes(o, b, bytes, r));
         }
         snprintf(name, sizeof name, "sync.blob.%d/%d", f, r);
         if (written == NEB_OK && part->len)

@@ -22,7 +22,7 @@ struct lib_side_peer { // the other end: a student of the teacher, or the teache
 
 struct nebula_side {
     struct nebula *n; // owned: the connection to the agent
-    bool teaches, failed, opened;
+    bool teaches, failed;
     int32_t n_peers;
     struct lib_side_peer peers[AGENT_CLUSTERS_MAX];
     struct agent_request_limits limits;

@@ -13,12 +13,12 @@ pair
 start_alpha --workers 127.0.0.1
 start_beta
 wait_for 20 "two linked agents" says a '[.peers[].up] == [true]'
-job() { # NAME
+job() { # NAME [groups] [steps between checkpoints]
     make_job "$T/$1.yaml"
     sed -i "s/steps: 60/steps: 40/; s/^model: .*/model: attached/; /^optim:/d; /^eval:/d; /^data:/d
-        s/overlap: 0/overlap: 2/; s/fragments: 1/fragments: 2/
+        s/overlap: 0/overlap: 2/; s/fragments: 1/fragments: 2/; s/every_steps: 20/every_steps: ${3:-20}/
         s/sources: [^]]*\], threads: 1/threads: 1, launcher: attach/" "$T/$1.yaml"
-    echo "init: equal" >>"$T/$1.yaml"
+    printf 'init: equal\ngroups: [%s]\n' "${2:-}" >>"$T/$1.yaml"
     timeout 600 "$nebula" pretrain "$T/$1.yaml" --home "$T/a" --out "$T/$1" >"$T/$1.log" 2>&1 &
     run=$!
     NEBULA_JOB_FROM=alpha timeout 600 "$client" "$T/b" e2e -1 --mesh rows 2 --own 0.25 \
@@ -43,19 +43,26 @@ finish one
 want=$digest
 
 job far
-loop far 3 'carrier.far:*,carrier.put:3'
+loop far 3 'carrier.far:*,carrier.put:3,carrier.stray:1'
 finish far
 [[ $digest == "$want" ]] || fail "the digest differs from that of one rank"
 for rank in 1 2; do
     grep -q "rank $rank runs on another host, 127.0.0.1" "$T/a.log" ||
         fail "rank $rank did not connect over TCP: $(tail -5 "$T/a.log")"
 done
+has 'a rank of a trainer made a request that a rank may not make' "$T/a.log" ||
+    fail "a rank could ask the agent to stop the job"
 line='rank 0 of the trainer sent N bytes of updates and got N; the other 2 ranks sent N and got N'
 read -r own got others theirs < <(
     sed -nE "s/.*${line//N/([0-9]+)}.*/\1 \2 \3 \4/p" "$T/a.log" | tail -1)
 ((others > own && theirs > got && own > 0)) ||
     fail "rank 0 sent $own and got $got bytes, the others $others and $theirs"
 echo "three ranks over TCP: rank 0 sent $own bytes of updates, the others $others"
+
+# The norms are beta's: ranks 1 and 2 of alpha have no part of their updates for a checkpoint.
+job owner '{match: "ln.*", exchange: {owner: beta}, fragments: 1}' 1
+loop owner 3 ""
+finish owner
 
 # The agent is killed in mid-run: all ranks connect again.
 job again
