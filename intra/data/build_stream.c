@@ -96,10 +96,11 @@ enum neb_status build_stream_shard(const struct intra_source_spec *s, struct int
 enum neb_status build_stream_write(const struct build *b) {
     char path[NEB_PATH_MAX];
     json_t *sources = json_array();
+    bool whole = true;
     for (int32_t i = 0; i < b->spec->n_sources; i++) {
         const struct intra_source_spec *s = &b->spec->sources[i];
         uint64_t first = i ? b->notes.docs_end[i - 1] : 0;
-        json_array_append_new(
+        whole &= !json_array_append_new(
             sources, json_pack("{s:s,s:i,s:s,s:s,s:s,s:i,s:s,s:f,s:I,s:I,s:O}", "name", s->name,
                                "format", (int)s->format, "path", s->path, "field", s->field,
                                "member", s->member, "column", s->column, "encoding", s->encoding,
@@ -108,7 +109,7 @@ enum neb_status build_stream_write(const struct build *b) {
                                json_array_get(b->places, (size_t)i)));
     }
     json_t *root = json_pack("{s:i,s:o}", "version", 1, "sources", sources);
-    char *text = json_dumps(root, JSON_INDENT(1));
+    char *text = whole ? json_dumps(root, JSON_INDENT(1)) : NULL;
     json_decref(root);
     enum neb_status st = text ? neb_path(path, sizeof path, b->dir, "stream.json")
                               : neb_fail(NEB_ERR_NOMEM, "out of memory writing stream.json: a path "

@@ -79,6 +79,16 @@ enum neb_status stream_feed_add(struct stream_feed *f, int32_t source,
     return NEB_OK;
 }
 
+static void unload(struct stream_feed *f) {
+    for (int32_t i = 0; i < INTRA_SOURCES_MAX; i++) {
+        free(f->sources[i].places);
+        f->sources[i].places = NULL;
+    }
+    neb_map_close(&f->verdicts);
+    if (f->tokenizer)
+        intra_tokenizer_close(&f->tokenizer);
+}
+
 void stream_feed_destroy(struct stream_feed **p) {
     struct stream_feed *f = *p;
     if (!f)
@@ -96,11 +106,8 @@ void stream_feed_destroy(struct stream_feed **p) {
         for (size_t k = 0; k < f->sources[i].n; k++)
             free((char *)(uintptr_t)f->sources[i].shards[k].file);
         free(f->sources[i].shards);
-        free(f->sources[i].places);
     }
-    neb_map_close(&f->verdicts);
-    if (f->tokenizer)
-        intra_tokenizer_close(&f->tokenizer);
+    unload(f);
     pthread_cond_destroy(&f->changed);
     pthread_mutex_destroy(&f->lock);
     pthread_mutex_destroy(&f->make);
@@ -158,6 +165,7 @@ static enum neb_status load(struct stream_feed *f) {
     struct neb_buf text = {0};
     if (f->loaded)
         return NEB_OK;
+    unload(f); // what an attempt that failed has left
     json_object_seed(0);
     NEB_TRY(neb_path(path, sizeof path, f->dir, "verdicts.bin"));
     NEB_TRY(neb_map_open(path, &f->verdicts));
@@ -172,6 +180,9 @@ static enum neb_status load(struct stream_feed *f) {
                              : neb_fail(NEB_ERR_FORMAT, "%s is damaged; %s", path, rebuild);
     for (size_t i = 0; st == NEB_OK && i < json_array_size(list); i++)
         st = load_source(f, &f->sources[i], json_array_get(list, i));
+    for (int32_t i = 0; st == NEB_OK && i < INTRA_SOURCES_MAX; i++)
+        if (f->sources[i].n && !f->sources[i].places)
+            st = neb_fail(NEB_ERR_FORMAT, "%s lacks a source of corpus.json; %s", path, rebuild);
     json_decref(root);
     neb_buf_free(&text);
     f->loaded = st == NEB_OK;
