@@ -319,6 +319,37 @@ static void test_path(void **state) {
     assert_false(neb_fs_exists(out));
 }
 
+// The same text at another path is read there, and a stream is not taken for a corpus with a test
+// split.
+static void test_rebuilt(void **state) {
+    struct intra_build_spec s = {
+        .name = "t", .threads = 2, .n_sources = 1, .shard_tokens = SHARD, .shuffle = SHUFFLE};
+    char out[NEB_PATH_MAX], to[NEB_PATH_MAX];
+    struct intra_corpus *c = NULL;
+    bool skipped;
+    (void)state;
+    snprintf(s.tokenizer, sizeof s.tokenizer, "%s/v/tokenizer.json", dir);
+    strcpy(s.sources[0].name, "text");
+    snprintf(s.sources[0].path, sizeof s.sources[0].path, "%s/text", dir);
+    snprintf(out, sizeof out, "%s/moved", dir);
+    assert_int_equal(intra_corpus_build(&s, out, quiet, NULL, &skipped), NEB_OK);
+    assert_int_equal(intra_corpus_build(&s, out, quiet, NULL, &skipped), NEB_OK);
+    assert_true(skipped);
+    snprintf(to, sizeof to, "%s/text-2", dir);
+    assert_int_equal(rename(s.sources[0].path, to), 0);
+    strcpy(s.sources[0].path, to);
+    assert_int_equal(intra_corpus_build(&s, out, quiet, NULL, &skipped), NEB_OK);
+    assert_false(skipped);
+    assert_int_equal(intra_corpus_open(out, true, &c), NEB_OK);
+    free(all_tokens(c, 0, INTRA_TRAIN));
+    assert_int_equal(intra_corpus_failed(c), NEB_OK);
+    intra_corpus_close(&c);
+    s.shuffle = 0;
+    s.test_per_mille = SHUFFLE;
+    assert_int_equal(intra_corpus_build(&s, out, quiet, NULL, &skipped), NEB_OK);
+    assert_false(skipped);
+}
+
 static int set_up(void **state) {
     if (scratch_make(state))
         return -1;
@@ -329,8 +360,9 @@ static int set_up(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_tokens),
-                                       cmocka_unit_test(test_epochs), cmocka_unit_test(test_resume),
-                                       cmocka_unit_test(test_faults), cmocka_unit_test(test_path)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_same_tokens), cmocka_unit_test(test_epochs),
+        cmocka_unit_test(test_resume),      cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_path),        cmocka_unit_test(test_rebuilt)};
     return cmocka_run_group_tests(tests, set_up, scratch_remove);
 }
