@@ -105,8 +105,10 @@ static enum neb_status hash_spec(struct build *b) {
     neb_sha256_add(b->inputs, text, (size_t)n);
     if (s->test_per_mille)
         neb_sha256_add(b->inputs, &s->test_per_mille, sizeof s->test_per_mille);
-    if (s->shuffle)
+    if (s->shuffle) { // named, since a number alone could be test_per_mille
+        neb_sha256_add(b->inputs, "shuffle", 7);
         neb_sha256_add(b->inputs, &s->shuffle, sizeof s->shuffle);
+    }
     if (s->shard_tokens)
         neb_sha256_add(b->inputs, &s->shard_tokens, sizeof s->shard_tokens);
     if (!s->tokenizer[0])
@@ -166,7 +168,7 @@ static enum neb_status already_built(const struct build *b, const char *dir, con
     NEB_TRY(neb_path(path, sizeof path, dir, "corpus.json"));
     json_t *root = json_load_file(path, 0, NULL);
     const char *was = json_string_value(json_object_get(root, "inputs"));
-    *built = was && !strcmp(was, inputs);
+    *built = was && !strcmp(was, inputs) && (!b->spec->shuffle || build_stream_same(b, dir));
     json_decref(root);
     if (!*built)
         return NEB_OK;

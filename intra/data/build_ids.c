@@ -61,9 +61,9 @@ static enum neb_status take_ids(struct build *b, struct ids *s, const uint8_t *p
             continue;
         }
         uint32_t word = (uint32_t)id;
-        neb_buf_add(&s->piece, &word, sizeof word);
         if (s->piece.len >= PIECE_TOKENS * sizeof word)
             NEB_TRY(put_piece(b, s, true));
+        neb_buf_add(&s->piece, &word, sizeof word);
     }
     return NEB_OK;
 }

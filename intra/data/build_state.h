@@ -241,6 +241,8 @@ NEB_MUST_CHECK enum neb_status build_stream_shard(const struct intra_source_spec
                                                   struct intra_tokenizer *t,
                                                   const struct build_piece *piece, int32_t threads,
                                                   const char *path);
+// True if the stream.json in dir reads these sources at these paths. The same text may have moved.
+bool build_stream_same(const struct build *b, const char *dir);
 // Writes DIR/stream.json and DIR/verdicts.bin.
 NEB_MUST_CHECK enum neb_status build_stream_write(const struct build *b);
 

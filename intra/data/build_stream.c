@@ -93,22 +93,45 @@ enum neb_status build_stream_shard(const struct intra_source_spec *s, struct int
 
 // ---- stream.json --------------------------------------------------------------------------------
 
+// A source as stream.json has it, without its shards. NULL: a path is not UTF-8, or out of memory.
+static json_t *describe(const struct intra_source_spec *s) {
+    return json_pack("{s:s,s:i,s:s,s:s,s:s,s:i,s:s,s:f}", "name", s->name, "format", (int)s->format,
+                     "path", s->path, "field", s->field, "member", s->member, "column", s->column,
+                     "encoding", s->encoding, "max_bad_share", s->max_bad_share);
+}
+
+bool build_stream_same(const struct build *b, const char *dir) {
+    char path[NEB_PATH_MAX];
+    if (neb_path(path, sizeof path, dir, "stream.json") != NEB_OK)
+        return false;
+    json_t *root = json_load_file(path, 0, NULL), *list = json_object_get(root, "sources");
+    bool same = json_array_size(list) == (size_t)b->spec->n_sources;
+    for (int32_t i = 0; same && i < b->spec->n_sources; i++) {
+        json_t *was = json_array_get(list, (size_t)i), *is = describe(&b->spec->sources[i]), *value;
+        const char *key;
+        same = is != NULL;
+        json_object_foreach(is, key, value) same =
+            same && json_equal(json_object_get(was, key), value);
+        json_decref(is);
+    }
+    json_decref(root);
+    return same;
+}
+
 enum neb_status build_stream_write(const struct build *b) {
     char path[NEB_PATH_MAX];
     json_t *sources = json_array();
+    bool whole = true;
     for (int32_t i = 0; i < b->spec->n_sources; i++) {
-        const struct intra_source_spec *s = &b->spec->sources[i];
         uint64_t first = i ? b->notes.docs_end[i - 1] : 0;
-        json_array_append_new(
-            sources, json_pack("{s:s,s:i,s:s,s:s,s:s,s:i,s:s,s:f,s:I,s:I,s:O}", "name", s->name,
-                               "format", (int)s->format, "path", s->path, "field", s->field,
-                               "member", s->member, "column", s->column, "encoding", s->encoding,
-                               "max_bad_share", s->max_bad_share, "first", (json_int_t)first,
-                               "docs", (json_int_t)(b->notes.docs_end[i] - first), "shards",
-                               json_array_get(b->places, (size_t)i)));
+        json_t *o = describe(&b->spec->sources[i]);
+        json_object_set_new(o, "first", json_integer((json_int_t)first));
+        json_object_set_new(o, "docs", json_integer((json_int_t)(b->notes.docs_end[i] - first)));
+        json_object_set(o, "shards", json_array_get(b->places, (size_t)i));
+        whole &= !json_array_append_new(sources, o);
     }
     json_t *root = json_pack("{s:i,s:o}", "version", 1, "sources", sources);
-    char *text = json_dumps(root, JSON_INDENT(1));
+    char *text = whole ? json_dumps(root, JSON_INDENT(1)) : NULL;
     json_decref(root);
     enum neb_status st = text ? neb_path(path, sizeof path, b->dir, "stream.json")
                               : neb_fail(NEB_ERR_NOMEM, "out of memory writing stream.json: a path "

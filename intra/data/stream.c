@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "intra/data/stream.h"
+#include "agent/base/array.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "intra/data/build_state.h"
@@ -14,7 +15,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-enum { OWNERS_MAX = 64, THREADS_MAX = 8 };
+enum { THREADS_MAX = 8 };
 
 struct source {
     struct intra_source_spec spec;
@@ -44,8 +45,9 @@ struct stream_feed {
     pthread_mutex_t make; // one shard is made at a time
     pthread_cond_t changed;
     bool started, ends, fresh; // fresh: the thread has not seen the wants yet
-    struct want wants[OWNERS_MAX];
+    struct want *wants;        // (n_wants)
     int n_wants;
+    size_t cap_wants;
 };
 
 static const char rebuild[] = "build the corpus again";
@@ -79,6 +81,16 @@ enum neb_status stream_feed_add(struct stream_feed *f, int32_t source,
     return NEB_OK;
 }
 
+static void unload(struct stream_feed *f) {
+    for (int32_t i = 0; i < INTRA_SOURCES_MAX; i++) {
+        free(f->sources[i].places);
+        f->sources[i].places = NULL;
+    }
+    neb_map_close(&f->verdicts);
+    if (f->tokenizer)
+        intra_tokenizer_close(&f->tokenizer);
+}
+
 void stream_feed_destroy(struct stream_feed **p) {
     struct stream_feed *f = *p;
     if (!f)
@@ -92,15 +104,13 @@ void stream_feed_destroy(struct stream_feed **p) {
         pthread_join(f->thread, NULL);
     for (int i = 0; i < f->n_wants; i++)
         free(f->wants[i].shards);
+    free(f->wants);
     for (int32_t i = 0; i < INTRA_SOURCES_MAX; i++) {
         for (size_t k = 0; k < f->sources[i].n; k++)
             free((char *)(uintptr_t)f->sources[i].shards[k].file);
         free(f->sources[i].shards);
-        free(f->sources[i].places);
     }
-    neb_map_close(&f->verdicts);
-    if (f->tokenizer)
-        intra_tokenizer_close(&f->tokenizer);
+    unload(f);
     pthread_cond_destroy(&f->changed);
     pthread_mutex_destroy(&f->lock);
     pthread_mutex_destroy(&f->make);
@@ -158,6 +168,7 @@ static enum neb_status load(struct stream_feed *f) {
     struct neb_buf text = {0};
     if (f->loaded)
         return NEB_OK;
+    unload(f); // what an attempt that failed has left
     json_object_seed(0);
     NEB_TRY(neb_path(path, sizeof path, f->dir, "verdicts.bin"));
     NEB_TRY(neb_map_open(path, &f->verdicts));
@@ -172,6 +183,9 @@ static enum neb_status load(struct stream_feed *f) {
                              : neb_fail(NEB_ERR_FORMAT, "%s is damaged; %s", path, rebuild);
     for (size_t i = 0; st == NEB_OK && i < json_array_size(list); i++)
         st = load_source(f, &f->sources[i], json_array_get(list, i));
+    for (int32_t i = 0; st == NEB_OK && i < INTRA_SOURCES_MAX; i++)
+        if (f->sources[i].n && !f->sources[i].places)
+            st = neb_fail(NEB_ERR_FORMAT, "%s lacks a source of corpus.json; %s", path, rebuild);
     json_decref(root);
     neb_buf_free(&text);
     f->loaded = st == NEB_OK;
@@ -314,6 +328,7 @@ static void start(struct stream_feed *f) {
 
 void stream_feed_want(struct stream_feed *f, const void *owner, int32_t source,
                       const size_t *shards, size_t n) {
+    struct want *more;
     pthread_mutex_lock(&f->lock);
     int i = 0;
     while (i < f->n_wants && (f->wants[i].owner != owner || f->wants[i].source != source))
@@ -323,8 +338,11 @@ void stream_feed_want(struct stream_feed *f, const void *owner, int32_t source,
             i++;
     if (i < f->n_wants)
         f->wants[i].owner = owner, f->wants[i].source = source;
-    else if (n && f->n_wants < OWNERS_MAX)
+    else if (n && (more = neb_array_more(f->wants, (size_t)f->n_wants, &f->cap_wants, 8,
+                                         sizeof *more))) {
+        f->wants = more;
         f->wants[f->n_wants++] = (struct want){.owner = owner, .source = source};
+    }
     if (i < f->n_wants) {
         struct want *w = &f->wants[i];
         size_t *all = realloc(w->shards, (n + 1) * sizeof *all);

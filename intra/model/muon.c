@@ -32,11 +32,11 @@ enum neb_status device_muon_create(struct intra_device *d) {
     const struct intra_model *m = d->m;
     int32_t *order = calloc((size_t)m->n_tensors + 1, sizeof *order);
     u->list = calloc((size_t)m->n_tensors + 1, sizeof *u->list);
-    if (!order || !u->list) {
+    int32_t n = order && u->list ? intra_optim_muon_order(d->o, m, order) : -1;
+    if (n < 0) {
         free(order);
         return neb_fail(NEB_ERR_NOMEM, "out of memory listing tensors");
     }
-    int32_t n = intra_optim_muon_order(d->o, m, order);
     for (int32_t i = 0; i < n; i++) {
         const struct intra_tensor *t = &m->tensors[order[i]];
         size_t from, side = (size_t)(t->all_rows < t->all_cols ? t->all_rows : t->all_cols);
@@ -150,9 +150,10 @@ void device_muon_all(struct intra_device *d) {
     }
 }
 
-// Matrix number `mine` of a group of n, whose parts begin at `at` in each rank's row of u->parts.
-static void gathered(struct intra_device *d, const struct intra_tensor *t, const double *sum,
-                     size_t row, size_t at) {
+// Iterates t, whose part begins at `at` in the row (of `row` floats) of each rank in u->parts. The
+// result goes into this rank's place in u->results.
+static void iterate_parts(struct intra_device *d, const struct intra_tensor *t, const double *sum,
+                          size_t row, size_t at) {
     const struct device_muon *u = &d->muon;
     size_t bytes = kern_type_bytes(d->c.type);
     for (int r = 0; r < tp_of(d); r++) {
@@ -181,7 +182,7 @@ static void do_group(struct intra_device *d, int first) {
     }
     device_tp_gather(d, u->parts, row);
     if (mine < n)
-        gathered(d, u->list[first + mine], u->sums + first + mine, row, own);
+        iterate_parts(d, u->list[first + mine], u->sums + first + mine, row, own);
     device_tp_gather(d, u->results, u->most * kern_type_bytes(d->c.type) / sizeof(float));
     for (int k = 0; k < n; k++)
         apply(d, u->list[first + k], kern_at(d->c.type, u->results, (size_t)k * u->most));

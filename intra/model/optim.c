@@ -63,7 +63,8 @@ int32_t intra_optim_muon_order(const struct intra_optim *o, const struct intra_m
                                int32_t *out) {
     struct job *jobs = calloc((size_t)m->n_tensors + 1, sizeof *jobs);
     int32_t n = 0;
-    NEB_ASSERT(jobs);
+    if (!jobs)
+        return -1;
     for (int32_t i = 0; i < m->n_tensors; i++)
         if (takes(o, &m->tensors[i]))
             jobs[n++] = (struct job){intra_optim_muon_flops(&m->tensors[i]), i};
@@ -78,15 +79,14 @@ int32_t intra_optim_muon_order(const struct intra_optim *o, const struct intra_m
 static bool assign(const struct intra_optim *o, const struct intra_model *m, int dp, int *owner) {
     double *load = calloc((size_t)dp, sizeof *load);
     int32_t *order = calloc((size_t)m->n_tensors + 1, sizeof *order);
-    int32_t n = load && order ? intra_optim_muon_order(o, m, order) : 0;
+    int32_t n = load && order ? intra_optim_muon_order(o, m, order) : -1;
     for (int32_t i = 0; i < n; i++) {
         int r = owner[order[i]] = lightest(load, dp);
         load[r] += intra_optim_muon_flops(&m->tensors[order[i]]);
     }
-    bool made = load && order;
     free(load);
     free(order);
-    return made;
+    return n >= 0;
 }
 
 static void add_shard(struct intra_optim *o, size_t end, int owner) {

@@ -97,7 +97,7 @@ static inline bool intra_optim_is_muon(const struct intra_optim *o, const struct
 // FLOPs of an iteration on the whole matrix of which t is a part.
 double intra_optim_muon_flops(const struct intra_tensor *t);
 // out (m->n_tensors): positions in m->tensors of Muon's matrices, those with most work first.
-// Returns their number.
+// Returns their number, or -1: out of memory.
 int32_t intra_optim_muon_order(const struct intra_optim *o, const struct intra_model *m,
                                int32_t *out);
 // Copies this rank's moments to their places in an arena like that of the gradients, or back.

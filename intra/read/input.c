@@ -90,6 +90,10 @@ enum neb_status intra_input_take(FILE *f, const char *path, pid_t child, FILE *s
     *out = in;
     if (!in) {
         fclose(f);
+        if (child)
+            intra_convert_stop(&child);
+        if (said)
+            fclose(said);
         return neb_fail(NEB_ERR_NOMEM, "out of memory reading %s", path);
     }
     in->f = f;

@@ -143,15 +143,13 @@ static void read_micro(const struct neb_buf *b, size_t *at, struct intra_step_mi
 
 static enum neb_status read_all(struct intra_step *s) {
     size_t at = 0;
-    int64_t first = 0, pick0 = 0;
+    int64_t first = 0;
     for (s->n = 0; at < s->bytes.len; s->n++) {
         NEB_TRY(grow(&s->all, &s->all_room, s->n + 1, sizeof *s->all));
         struct intra_step_micro *m = &s->all[s->n];
         read_micro(&s->bytes, &at, m);
         m->first = first;
-        m->pick0 = pick0;
         first += m->b.B;
-        pick0 += m->picks.n;
     }
     return NEB_OK;
 }

@@ -17,7 +17,7 @@ struct intra_step_micro {     // a micro-batch; pointers go into the bytes of th
     struct intra_batch b;     // without the teacher
     struct kern_soft soft;    // k 0: no teacher. Its rows are the targets, in order
     struct intra_picks picks; // n 0: none
-    int64_t first, pick0;     // its first sequence, and its first pick, among those of the step
+    int64_t first;            // its first sequence among those of the step
 };
 
 struct intra_step_cut { // sequences [from, to) of the step

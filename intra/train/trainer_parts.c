@@ -161,7 +161,7 @@ static enum neb_status begin_part(struct parts *p, struct intra_ckpt_writer *w, 
 
 // Gathers all tensors of one arena, each on the rank that writes it. A rank that cannot write still
 // takes part; its status is exchanged at the end.
-// `second`: of moments, which they are.
+// second: the moments are second ones; nothing for parameters.
 static enum neb_status put_all(struct parts *p, enum intra_arena kind, const float *arena,
                                bool second, const char *prefix, enum neb_status *written) {
     const struct intra_model *whole = p->t->whole;

@@ -111,6 +111,10 @@ def plain():
     (out / "llmc.bin").write_bytes(head + flat.tobytes())
     words = array.array("H", [i * i * 31 % 50257 for i in range(5000)]) # as GPT-2 spreads them
     (out / "gpt2.bin").write_bytes(words.tobytes())
+    edge = ["a" * (1 << 20), *docs[:9]]  # as long as a piece of a document
+    (out / "edge.jsonl").write_text("".join(json.dumps({"text": d}) + "\n" for d in edge))
+    edge = array.array("H", [t for d in edge for t in (*d.encode(), EOS)])
+    (out / "edge.bin").write_bytes(edge.tobytes())
     flat[1234] = 300
     (out / "outside.bin").write_bytes(flat.tobytes())
     megatron("megatron", ids)
@@ -140,6 +144,8 @@ def arrow():
     with pa.ipc.new_stream(out / "stream.arrow", table.schema) as w:
         w.write_table(table, max_chunksize=64)
     holes = pa.table({"text": [*docs[:5], None, *docs[5:]]})
+    deep = pa.array([{"de": d} if d else None for d in holes["text"].to_pylist()])
+    holes = holes.append_column("deep", deep)
     pq.write_table(holes, out / "holes.parquet")
     pq.write_table(pa.table({"text": ["a" * 4000] * 300_000}), out / "bomb.parquet")
     whole = (out / "a.parquet").read_bytes()

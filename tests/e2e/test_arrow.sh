@@ -48,7 +48,9 @@ done
 [[ ! -e $D/mcore.idx ]] || held=0 want=$T/ids same "$D/mcore.idx" format: megatron
 
 bad 'holes.parquet:6: no text in field "text"' "$D/holes.parquet" format: parquet, field: text
-same "$D/holes.parquet" format: parquet, field: text, max_bad_share: 0.01
+for column in text deep.de; do
+    same "$D/holes.parquet" "format: parquet, field: $column, max_bad_share: 0.01"
+done
 bad 'no column "body"; its columns are n, text, de.x, translation' "$D/a.parquet" \
     format: parquet, field: body
 bad 'column "n" is not text: its type is int64' "$D/a.parquet" format: parquet, field: n

@@ -43,6 +43,8 @@ held=0 build "$T/ids" "$D/plain.jsonl" "$json" || fail "$(cat "$T/build.log")"
 for row in 'nanogpt.bin nanogpt' 'llmc.bin nanogpt' 'megatron.idx megatron'; do
     held=0 want=$T/ids same "$D/${row% *}" "format: ${row#* }"
 done
+held=0 build "$T/edge" "$D/edge.jsonl" "$json" || fail "$(cat "$T/build.log")"
+held=0 want=$T/edge same "$D/edge.bin" format: nanogpt
 bad 'token 1234 is 300, but the vocabulary' "$D/outside.bin" format: nanogpt
 bad 'this is a NumPy array, not a list of token ids' "$D/text.npy" format: nanogpt
 bad 'is a file NAME.idx' "$D/megatron.bin" format: megatron

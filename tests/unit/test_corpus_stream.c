@@ -288,14 +288,66 @@ static void test_faults(void **state) {
     assert_non_null(strstr(message, "has changed since the corpus was built"));
     neb_log_set_sink(NULL, NULL);
     intra_corpus_close(&c);
-    snprintf(path, sizeof path, "%s/feed/stream.json", dir);
-    assert_int_equal(neb_fs_write(path, "{}", 2, 0644), NEB_OK);
     snprintf(path, sizeof path, "%s/feed/cache", dir);
     assert_int_equal(neb_fs_remove_tree(path), NEB_OK);
-    c = reopen("feed");
-    assert_int_equal(corpus_token(c, 0, INTRA_TRAIN, 0), 0);
-    assert_int_equal(intra_corpus_failed(c), NEB_ERR_FORMAT);
+    static const char *const damaged[] = {"{}", "{\"sources\": []}"};
+    for (int i = 0; i < 2; i++) {
+        put("feed/stream.json", damaged[i], strlen(damaged[i]));
+        c = reopen("feed");
+        assert_int_equal(corpus_token(c, 0, INTRA_TRAIN, 0), 0);
+        assert_int_equal(intra_corpus_failed(c), NEB_ERR_FORMAT);
+        intra_corpus_close(&c);
+    }
+}
+
+// stream.json cannot name such a path.
+static void test_path(void **state) {
+    struct intra_build_spec s = {
+        .name = "t", .threads = 2, .n_sources = 1, .shard_tokens = SHARD, .shuffle = SHUFFLE};
+    char out[NEB_PATH_MAX];
+    bool skipped;
+    (void)state;
+    snprintf(s.tokenizer, sizeof s.tokenizer, "%s/v/tokenizer.json", dir);
+    strcpy(s.sources[0].name, "latin");
+    snprintf(s.sources[0].path, sizeof s.sources[0].path, "%s/\xe9t\xe9", dir);
+    snprintf(out, sizeof out, "%s/latin", dir);
+    put("\xe9t\xe9", "one\n\ntwo\n", 9);
+    neb_log_set_sink(scratch_keep, NULL);
+    assert_int_not_equal(intra_corpus_build(&s, out, quiet, NULL, &skipped), NEB_OK);
+    neb_log_set_sink(NULL, NULL);
+    assert_non_null(strstr(message, "may not be UTF-8"));
+    assert_false(neb_fs_exists(out));
+}
+
+// The same text at another path is read there, and a stream is not taken for a corpus with a test
+// split.
+static void test_rebuilt(void **state) {
+    struct intra_build_spec s = {
+        .name = "t", .threads = 2, .n_sources = 1, .shard_tokens = SHARD, .shuffle = SHUFFLE};
+    char out[NEB_PATH_MAX], to[NEB_PATH_MAX];
+    struct intra_corpus *c = NULL;
+    bool skipped;
+    (void)state;
+    snprintf(s.tokenizer, sizeof s.tokenizer, "%s/v/tokenizer.json", dir);
+    strcpy(s.sources[0].name, "text");
+    snprintf(s.sources[0].path, sizeof s.sources[0].path, "%s/text", dir);
+    snprintf(out, sizeof out, "%s/moved", dir);
+    assert_int_equal(intra_corpus_build(&s, out, quiet, NULL, &skipped), NEB_OK);
+    assert_int_equal(intra_corpus_build(&s, out, quiet, NULL, &skipped), NEB_OK);
+    assert_true(skipped);
+    snprintf(to, sizeof to, "%s/text-2", dir);
+    assert_int_equal(rename(s.sources[0].path, to), 0);
+    strcpy(s.sources[0].path, to);
+    assert_int_equal(intra_corpus_build(&s, out, quiet, NULL, &skipped), NEB_OK);
+    assert_false(skipped);
+    assert_int_equal(intra_corpus_open(out, true, &c), NEB_OK);
+    free(all_tokens(c, 0, INTRA_TRAIN));
+    assert_int_equal(intra_corpus_failed(c), NEB_OK);
     intra_corpus_close(&c);
+    s.shuffle = 0;
+    s.test_per_mille = SHUFFLE;
+    assert_int_equal(intra_corpus_build(&s, out, quiet, NULL, &skipped), NEB_OK);
+    assert_false(skipped);
 }
 
 static int set_up(void **state) {
@@ -308,8 +360,9 @@ static int set_up(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_tokens),
-                                       cmocka_unit_test(test_epochs), cmocka_unit_test(test_resume),
-                                       cmocka_unit_test(test_faults)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_same_tokens), cmocka_unit_test(test_epochs),
+        cmocka_unit_test(test_resume),      cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_path),        cmocka_unit_test(test_rebuilt)};
     return cmocka_run_group_tests(tests, set_up, scratch_remove);
 }
