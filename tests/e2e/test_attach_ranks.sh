@@ -16,7 +16,8 @@ wait_for 20 "two linked agents" says a '[.peers[].up] == [true]'
 job() { # NAME [groups] [steps between checkpoints]
     make_job "$T/$1.yaml"
     sed -i "s/steps: 60/steps: 40/; s/^model: .*/model: attached/; /^optim:/d; /^eval:/d; /^data:/d
-        s/overlap: 0/overlap: 2/; s/fragments: 1/fragments: 2/; s/every_steps: 20/every_steps: ${3:-20}/
+        s/overlap: 0/overlap: 2/; s/fragments: 1/fragments: 2/
+        s/every_steps: 20/every_steps: ${3:-20}/
         s/sources: [^]]*\], threads: 1/threads: 1, launcher: attach/" "$T/$1.yaml"
     printf 'init: equal\ngroups: [%s]\n' "${2:-}" >>"$T/$1.yaml"
     timeout 600 "$nebula" pretrain "$T/$1.yaml" --home "$T/a" --out "$T/$1" >"$T/$1.log" 2>&1 &
