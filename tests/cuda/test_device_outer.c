@@ -151,10 +151,19 @@ static void outcome(struct member *ms[2], const struct member *peer, int f, int 
             r.n = 2;
             break;
         case 2: inter_outer_skip(ms[i]->o, f, &d); continue;
-        case 3: inter_outer_reject(ms[i]->o, f); continue;
+        case 3: // refused; once after its commit was opened, as one of a former incarnation
+            if (round > 7 && ms[i]->D)
+                assert_int_equal(inter_outer_open(ms[i]->o, f, &r), NEB_OK);
+            inter_outer_reject(ms[i]->o, f);
+            if (round < 7)
+                continue;
+            parts[1].mine = false;
+            break;
         case 6: r.parts = parts + 1, r.n = 1; break; // only our own update
         default: break;
         }
+        if (ms[i]->D && round % 3 == 1 && round % 7 != 3)
+            assert_int_equal(inter_outer_open(ms[i]->o, f, &r), NEB_OK);
         assert_int_equal(inter_outer_apply(ms[i]->o, f, &r, &d), NEB_OK);
         if (round % 7 == 5) { // then a second merge round, without an update in flight
             parts[1] = parts[2];
