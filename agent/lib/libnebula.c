@@ -378,12 +378,12 @@ static void say_unfinished(struct nebula *n) {
 
 // Waits for the checkpoint that is being written: the next trainer continues from it.
 static enum neb_status leave(struct nebula *n, double eval_loss) {
+    bool ended = !n->failed && n->state != NEBULA_TRAIN;
     enum neb_status st = n->failed ? NEB_OK : exchange_save_wait(&n->x);
-    if (!n->failed && st == NEB_OK && n->state != NEBULA_TRAIN) {
-        if ((st = report(n, eval_loss)) == NEB_OK)
-            return NEB_OK;
+    if (ended && st == NEB_OK && (st = report(n, eval_loss)) == NEB_OK)
+        return NEB_OK;
+    if (ended)
         say_unfinished(n);
-    }
     if (agent_ipc_send(n->x.link.ipc, NULL, json_pack("{s:s}", "op", "detach"), NULL, 0) != NEB_OK)
         neb_debug("the agent is gone");
     return st;
