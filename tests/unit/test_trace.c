@@ -31,7 +31,8 @@ static const char lines[] =
     "{\"t\":15,\"kind\":\"eval\",\"cluster\":\"berlin\",\"loss\":null}\n"
     // hostile or unknown
     "{\"t\":\"x\",\"kind\":\"step\",\"cluster\":\"paris\"}\n{\"kind\":\"step\"}\n[1]\nnonsense\n"
-    "{\"t\":1e300,\"kind\":\"round\",\"cluster\":\"paris\",\"travel_s\":1e300}\n"
+    "{\"t\":1e300,\"kind\":\"round\",\"cluster\":\"paris\",\"travel_s\":1e300,"
+    "\"round\":1e300}\n"
     "{\"t\":1e308,\"kind\":\"link\",\"cluster\":\"oslo\",\"sent_bytes\":1e308}\n"
     "{\"t\":1e308,\"kind\":\"link\",\"cluster\":\"oslo\",\"sent_bytes\":0,\"recv_bytes\":1e308,"
     "\"links\":{\"\":{\"sent_bytes\":1e308}}}\n"
@@ -74,6 +75,7 @@ static void check_schema(const json_t *events) {
         const char *ph = text(e, "ph");
         assert_true(strlen(ph) == 1 && strchr("XMCibesf", *ph));
         assert_true(number(e, "pid") >= 1 && *text(e, "name"));
+        assert_null(strstr(text(e, "name"), "-9223372036854775808")); // 1e300 is no round
         assert_true(*ph == 'M' ||
                     (json_is_number(json_object_get(e, "ts")) && number(e, "ts") >= 0));
         if (*ph == 'X')
