@@ -41,8 +41,9 @@
 //
 // Footguns, besides those that the calls describe:
 //   start      nebula_begin replaces your parameters. A job with `model: attached` starts from
-//              those of the cluster in `init: {from: CLUSTER}`; a job with a built-in model starts
-//              from its seed or from `model: {init: CKPT}`.
+//              those of the cluster in `init: {from: CLUSTER}`, which are not sent to a loop that
+//              has equal values; a job with a built-in model starts from its seed or from `model:
+//              {init: CKPT}`.
 //   model      Names, shapes and groups are compared between clusters; what your code computes with
 //              them is not. Buffers count only if you declare them.
 //   precision  float32 master weights are best. Behind bfloat16 and float16 tensors the exchange
@@ -56,9 +57,9 @@
 //              pinned, processors compute, the log says so, and the loop waits for them. A stream
 //              other than the default one is named by nebula_set_stream.
 //   frozen     Frozen tensors (trained 0) are neither sent nor set, unless a group of the job names
-//              them by a pattern other than "*". With `model: attached` nebula_begin compares their
-//              values between clusters, as far as their parts are registered. They may differ in a
-//              group with `exchange: never`.
+//              them by a pattern other than "*". nebula_begin compares their values with those of
+//              the other clusters that attach, as far as their parts are registered. They may
+//              differ in a group with `exchange: never`.
 //
 // ABI: NEBULA_API counts incompatible changes and is the number of the SONAME. Structs begin with
 // their size. nebula_step_stats and nebula_attach_options (its hooks) may grow at the end, and
