@@ -307,10 +307,15 @@ enum neb_status exchange_attach(struct agent_exchange *x, const char *socket_pat
     return st;
 }
 
-void exchange_leave(struct agent_exchange *x) {
+void exchange_hang_up(struct agent_exchange *x) {
     agent_ipc_destroy(&x->link.ipc);
     if (x->link.zctx)
         zmq_ctx_term(x->link.zctx); // waits until the report has left
+    x->link.zctx = NULL;
+}
+
+void exchange_leave(struct agent_exchange *x) {
+    exchange_hang_up(x);
     if (x->merges.file)
         fclose(x->merges.file);
     free(x->merges.log);

@@ -414,7 +414,7 @@ NEBULA_EXPORT int nebula_side_info_get(const struct nebula_side *s, struct nebul
 // ERRORS  NEBULA_ERR_NOT_FOUND: nothing has come for timeout_s. NEBULA_ERR_AGAIN: the agent was
 //         restarted: close the side and open it again. NEBULA_ERR_STATE: a student that has not
 //         asked. NEBULA_ERR_INVALID: the other side has another vocabulary; the text has both
-//         digests.
+//         digests, and the job ends with it.
 NEBULA_EXPORT int nebula_side_next(struct nebula_side *s, double timeout_s, struct nebula_text *out,
                                    int *state);
 // Teacher: the labels of the text of nebula_side_next, whose step and student it names. ids,
@@ -426,8 +426,14 @@ NEBULA_EXPORT int nebula_side_next(struct nebula_side *s, double timeout_s, stru
 NEBULA_EXPORT int nebula_side_put(struct nebula_side *s, int64_t step, int32_t student,
                                   int64_t rows, int32_t k, const int32_t *ids,
                                   const float *logprobs);
+// Teacher: names the model that makes the labels, such as its name and a digest (1 to 255 bytes of
+// UTF-8). The first name of a job is kept with the job's files. A later one that differs, also of
+// another process, ends the job with both names, because labels of two models must not mix.
+// ERRORS  NEBULA_ERR_INVALID: the name differs (the side can only be closed), or is no such text.
+NEBULA_EXPORT int nebula_side_model(struct nebula_side *s, const char *model);
 // Student: asks for the labels of the step after the last one that was asked for.
-// ERRORS  NEBULA_ERR_AGAIN: more than `ahead` steps without labels; learn first.
+// ERRORS  NEBULA_ERR_STATE: more than `ahead` steps without labels; learn first. NEBULA_ERR_AGAIN:
+//         the agent was restarted.
 //         NEBULA_ERR_INVALID: fewer sequences than accumulate, a sequence longer than seq_len + 1,
 //         without target or prefix, more tokens in a micro-batch than `tokens` (micro-batch a of n
 //         takes the sequences from S a / n to S (a + 1) / n), or an id outside the vocabulary.
@@ -441,6 +447,9 @@ NEBULA_EXPORT int nebula_side_saved(struct nebula_side *s);
 // As nebula_close: reports if the job is done or stopped, else detaches. A teacher that is done
 // waits until the students have saved all labels.
 NEBULA_EXPORT int nebula_side_close(struct nebula_side **s, double eval_loss);
+// Closes the side and ends the job at all clusters, with `why` as its error: for what no other
+// program would mend. `nebula resume` continues it.
+NEBULA_EXPORT int nebula_side_fail(struct nebula_side **s, const char *why);
 
 // Details of the last failed call of this thread: one line, never NULL.
 NEBULA_EXPORT const char *nebula_last_error(void);
