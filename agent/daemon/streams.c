@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/daemon/streams.h"
 #include "agent/base/log.h"
+#include "agent/job/sides.h"
 
 #include <string.h>
 
@@ -218,7 +219,7 @@ json_t *agent_streams_report(const struct agent_streams *s, const struct agent_j
     struct inter_stream_key k = {0};
     struct inter_stream_stats t;
     memcpy(k.job, j->id, sizeof k.job);
-    for (int id = 0; id < INTER_STREAMS_MAX; id++) {
+    for (int id = 0; id < AGENT_STREAM_IDS; id++) {
         k.id = (uint16_t)id;
         if (!inter_streams_stats(s->streams, &k, &t))
             continue;
