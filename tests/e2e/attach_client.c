@@ -3,7 +3,7 @@
 // so two of them have different values to average.
 //
 // usage: attach_client AGENT JOB TARGET [--die-at STEP | --detach-at STEP | --boast-at STEP]
-//        attach_client AGENT JOB TARGET --mesh KIND RANKS [--own START]
+//        attach_client AGENT JOB TARGET --mesh KIND RANKS [--own START | --base MODULUS]
 //            [--die-at STEP | --bad KIND | --save-at STEP DIR | --load DIR]
 //
 // --mesh: the loop has RANKS ranks, processes that hold parts of each tensor. rows, cols: of its
@@ -12,8 +12,10 @@
 // loop has tensors of its own, of several dimensions and dtypes, for a job with `model: attached`;
 // all values begin with START. --brief: the same, but the longest tensor is short. --other: the
 // same, but one of them has another shape. --frozen: the same, but one that is frozen has other
-// values. --bad: the last rank makes a mistake: it declares another name, leaves out a part, has a
-// value that is not finite, makes another call, or closes (name, missing, nan, call, close).
+// values. --base: besides the tensors of a built-in model, the loop has a frozen one, whose values
+// are its indices modulo MODULUS. --bad: the last rank makes a mistake: it declares another name,
+// leaves out a part, has a value that is not finite, makes another call, or closes (name, missing,
+// nan, call, close).
 // --save-at: writes parameters and state to DIR, and ends without a word. --load: continues from
 // there, on any mesh.
 //
@@ -160,6 +162,15 @@ static int64_t flat_of(int i, int k, int64_t e) {
         pitch *= shapes[i][d];
     }
     return flat;
+}
+
+static void take_base(struct nebula *n, int i, const char *mesh, const struct loop_ranks *l,
+                      long modulus) {
+    struct nebula_tensor t = {.size = sizeof t, .name = "base", .dims = 2, .shape = {9, 50}};
+    take_tensor(n, i, &t, mesh, l);
+    for (int k = 0; k < n_parts[i]; k++)
+        for (int64_t e = 0; e < parts[i][k].size; e++)
+            set(&parts[i][k], e, (float)(flat_of(i, k, e) % modulus));
 }
 
 enum { FROZEN = 2 }; // tensors at the end of the list
@@ -332,6 +343,9 @@ int main(int argc, char **argv) {
          own = other || frozen || brief || (argc > 5 && !strcmp(argv[4], "--own"));
     float start = own ? strtof(argv[5], NULL) : 0;
     argv += own ? 2 : 0, argc -= own ? 2 : 0;
+    bool base = argc > 5 && !strcmp(argv[4], "--base");
+    long modulus = base ? strtol(argv[5], NULL, 10) : 0;
+    argv += base ? 2 : 0, argc -= base ? 2 : 0;
     int rank = loop.hooks.rank, ranks = loop.hooks.ranks;
     const char *how = argc > 5 ? argv[4] : "";
     long at = argc > 5 ? strtol(argv[5], NULL, 10) : -1;
@@ -350,6 +364,8 @@ int main(int argc, char **argv) {
         tensors = take_own(n, mesh, &loop, start, other, frozen, brief);
     else
         take_model(n, tensors, mesh, &loop);
+    if (modulus > 0)
+        take_base(n, tensors, mesh, &loop, modulus);
     if (!strcmp(how, "--load")) {
         keep_parameters(tensors, true);
         keep_state(n, true);
