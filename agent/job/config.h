@@ -96,7 +96,7 @@ enum agent_precision {    // of activations and products; master parameters are 
     AGENT_PRECISION_BF16, // on processors only the products are bf16
 };
 
-enum agent_outer_state { // where θ, v and the residual are, and the exchange computes
+enum agent_outer_state { // where θ, v and the residual are
     AGENT_OUTER_AUTO,    // the device that trains, if the state fits there
     AGENT_OUTER_DEVICE,
     AGENT_OUTER_HOST,

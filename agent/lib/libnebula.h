@@ -33,14 +33,17 @@
 // of encoded updates: its own, and those of all clusters while it merges (nebula plan prints all of
 // this). A rank that has only a part of a tensor never holds the whole tensor. Without a checkpoint
 // hook a copy of a checkpoint doubles this, so that it is written while training continues
-// (checkpoint.copy). On a device the rank takes one more float for each element of its share, two
-// for each element of its share of the largest fragment (one if the fp32 memory of the loop serves
-// as it is), and on the host four again, which checkpoints use.
+// (checkpoint.copy). With tensors on a device the four floats are in its memory, or with
+// `outer_state: host` in pinned memory of the host. The device has two units of scratch (six if the
+// state is pinned), units that are gathered (a 64th of the share) where the fp32 memory of the loop
+// does not serve as it is, and the updates of a commit, unpacked. With the state in the device's
+// memory the host has four floats again, which checkpoints use.
 //
 // Footguns, besides those that the calls describe:
 //   start      nebula_begin replaces your parameters. A job with `model: attached` starts from
-//              those of the cluster in `init: {from: CLUSTER}`; a job with a built-in model starts
-//              from its seed or from `model: {init: CKPT}`.
+//              those of the cluster in `init: {from: CLUSTER}`, which are not sent to a loop that
+//              has equal values; a job with a built-in model starts from its seed or from `model:
+//              {init: CKPT}`.
 //   model      Names, shapes and groups are compared between clusters; what your code computes with
 //              them is not. Buffers count only if you declare them.
 //   precision  float32 master weights are best. Behind bfloat16 and float16 tensors the exchange
@@ -49,12 +52,14 @@
 //              checkpoint hook, and load it for the step that nebula_begin gives.
 //   CUDA       Memory of any allocator works, on one device a rank; pinned host memory is
 //              NEBULA_HOST. The exchange computes on the device if all tensors of all ranks are on
-//              devices and its state fits there (the cluster's outer_state). A stream other than
-//              the default one is named by nebula_set_stream.
+//              devices. Its state is there if it fits (the cluster's outer_state), else in pinned
+//              memory of the host; the loop waits in neither case. If so much memory cannot be
+//              pinned, processors compute, the log says so, and the loop waits for them. A stream
+//              other than the default one is named by nebula_set_stream.
 //   frozen     Frozen tensors (trained 0) are neither sent nor set, unless a group of the job names
-//              them by a pattern other than "*". With `model: attached` nebula_begin compares their
-//              values between clusters, as far as their parts are registered. They may differ in a
-//              group with `exchange: never`.
+//              them by a pattern other than "*". nebula_begin compares their values with those of
+//              the other clusters that attach, as far as their parts are registered. They may
+//              differ in a group with `exchange: never`.
 //
 // ABI: NEBULA_API counts incompatible changes and is the number of the SONAME. Structs begin with
 // their size. nebula_step_stats and nebula_attach_options (its hooks) may grow at the end, and
