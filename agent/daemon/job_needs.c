@@ -5,6 +5,7 @@
 #include "agent/job/groups.h"
 #include "agent/job/model.h"
 #include "agent/job/sides.h"
+#include "compress/device.h"
 #include "compress/softlabel.h"
 #include "inter/outer/outer.h"
 #include "inter/record/types.h"
@@ -145,7 +146,8 @@ static struct intra_cost_frames frames_of(const struct agent_job *j, int32_t mem
         return (struct intra_cost_frames){.work = 2, .update = 2};
     double update = (double)cmp_codec_bytes_max(&codec, ELEMENTS, 1) / ELEMENTS;
     double times = cmp_codec_density(&codec) < 1 ? 12 + 7.0 * members : 10 + 2.5 * members;
-    return (struct intra_cost_frames){UNIT_BYTES, times * update, update};
+    double kept = members * (double)cmp_device_kept_bytes(&codec, ELEMENTS) / ELEMENTS;
+    return (struct intra_cost_frames){UNIT_BYTES, times * update, update, kept};
 }
 
 static struct intra_cost_job cost_job(const struct agent_job *j, int self, enum agent_role role,

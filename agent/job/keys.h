@@ -232,6 +232,10 @@ KEY_INT32(OTHER, rtd.shape.d_ff, "rtd.generator.d_ff", 0, 1 << 20, "0",
 
 KEY_ENUM(DISTILL, task, "distill.task", enum agent_task, task_names, "translate",
     "pairs to translate; windows of text; or pairs of prompt and answer, read causally")
+KEY_ENUM(DISTILL, source, "distill.source", enum agent_text_source, source_names, "corpus",
+    "whose text is learned: the corpus's; the student's samples; or the teacher's answers")
+KEY_FLOAT(DISTILL, mix, "distill.mix", 0, 1, "1",
+    "share of the steps whose text comes from distill.source; the rest is the corpus's")
 KEY_FLOAT(DISTILL, lambda, "distill.lambda", 0, 1, "0.5",
     "λ: loss is (1 - λ) cross-entropy + λ T² KL to the teacher")
 KEY_FLOAT(DISTILL, temperature, "distill.temperature", 0.1, 20, "1",

@@ -56,8 +56,10 @@ static enum neb_status on_event(void *user, const struct agent_ipc_msg *m, bool 
         struct agent_stream *both[] = {s->peers[i].labels, s->peers[i].requests};
         for (int k = 0; k < 2 && !*taken; k++) {
             *taken = both[k] && agent_stream_event(both[k], m);
-            if (*taken && both[k]->refused[0])
-                return neb_fail(NEB_ERR_INVALID, "%s", both[k]->refused);
+            if (!*taken || !both[k]->refused[0])
+                continue;
+            s->differs = both[k]->differs;
+            return neb_fail(NEB_ERR_INVALID, "%s", both[k]->refused);
         }
     }
     return NEB_OK;
@@ -244,10 +246,22 @@ enum neb_status lib_side_wait(struct nebula_side *s) {
     return lib_idle(s->n);
 }
 
+enum neb_status lib_side_end_job(struct nebula_side *s, const char *why) {
+    enum neb_status st = exchange_report(&s->n->x, json_pack("{s:s}", "error", why), NULL);
+    exchange_hang_up(&s->n->x); // the program may end now
+    s->failed = true;
+    return st;
+}
+
 int lib_side_end_call(struct nebula_side *s, enum neb_status st) {
     bool again = s->n->x.link.orphan || s->n->x.reattach;
     int code = lib_pass(st);
     s->failed = st != NEB_OK;
+    if (s->differs) { // the next program would fail too
+        s->differs = false;
+        if (lib_side_end_job(s, nebula_last_error()) != NEB_OK)
+            neb_debug("the agent is gone");
+    }
     return code && again ? (int)NEBULA_ERR_AGAIN : code;
 }
 
@@ -388,6 +402,20 @@ static enum neb_status report(struct nebula_side *s, double eval_loss) {
                                      "label_rows", (json_int_t)s->rows, "quality", quality));
 }
 
+int nebula_side_fail(struct nebula_side **sp, const char *why) {
+    LIB_POINT;
+    int st = lib_side_usable(sp ? *sp : NULL, "nebula_side_fail", false, true);
+    if (st)
+        return st;
+    struct nebula_side *s = *sp;
+    *sp = NULL;
+    if (!why || !*why)
+        why = "the program of this side has failed";
+    st = lib_pass(lib_side_end_job(s, why));
+    destroy(s);
+    return st;
+}
+
 int nebula_side_close(struct nebula_side **sp, double eval_loss) {
     LIB_POINT;
     if (!sp || !*sp)
@@ -397,8 +425,9 @@ int nebula_side_close(struct nebula_side **sp, double eval_loss) {
     *sp = NULL;
     if (!s->failed && s->n->state != NEBULA_TRAIN)
         st = report(s, eval_loss);
-    else if (agent_ipc_send(s->n->x.link.ipc, NULL, json_pack("{s:s}", "op", "detach"), NULL, 0) !=
-             NEB_OK)
+    else if (s->n->x.link.ipc &&
+             agent_ipc_send(s->n->x.link.ipc, NULL, json_pack("{s:s}", "op", "detach"), NULL, 0) !=
+                 NEB_OK)
         neb_debug("the agent is gone");
     int code = lib_pass(st);
     destroy(s);

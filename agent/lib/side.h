@@ -23,6 +23,7 @@ struct lib_side_peer { // the other end: a student of the teacher, or the teache
 struct nebula_side {
     struct nebula *n; // owned: the connection to the agent
     bool teaches, failed;
+    bool differs; // a term differs from the other side's
     int32_t n_peers;
     struct lib_side_peer peers[AGENT_CLUSTERS_MAX];
     struct agent_request_limits limits;
@@ -60,6 +61,8 @@ NEB_MUST_CHECK enum neb_status lib_side_put(struct nebula_side *s, struct agent_
 int lib_side_usable(const struct nebula_side *s, const char *call, bool teacher, bool any);
 int lib_side_end_call(struct nebula_side *s, enum neb_status st);
 int lib_side_state(const struct nebula_side *s); // enum nebula_state
+// Reports an error as the outcome of the job at all clusters. The side can then only be closed.
+NEB_MUST_CHECK enum neb_status lib_side_end_job(struct nebula_side *s, const char *why);
 
 // ---- side_teacher.c
 // Sets s->serves if there is text to label.

@@ -112,7 +112,7 @@ int nebula_side_ask(struct nebula_side *s, int32_t sequences, const int32_t *len
         return lib_fail(NEBULA_ERR_INVALID, "nebula_side_ask: all %lld steps were asked for",
                         (long long)lib_side_job(s)->steps);
     if (to->next >= (uint64_t)s->step + (uint64_t)lib_side_job(s)->distill.ahead)
-        return lib_fail(NEBULA_ERR_AGAIN,
+        return lib_fail(NEBULA_ERR_STATE,
                         "nebula_side_ask: step %llu is more than distill.ahead %d steps after the "
                         "last one that was learned: learn first",
                         (unsigned long long)to->next, lib_side_job(s)->distill.ahead);

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The calls of an attached teacher: it takes the texts of its students, and puts labels.
+#include "agent/base/fs.h"
+#include "agent/base/plain.h"
 #include "agent/lib/side.h"
 #include "kernels/kern.h"
 
 #include <math.h>
 #include <string.h>
+
+enum { MODEL_NAME_MAX = 255 };
 
 // Appends the sequences of the micro-batch s->batch to t.
 static void take_micro(const struct nebula_side *s, struct lib_side_text *t, int32_t *n_ids,
@@ -173,6 +177,9 @@ static enum neb_status teach(struct nebula_side *s, int32_t k, const int32_t *id
     NEB_TRY(agent_stream_applied(p->requests));
     // labels on disk: nobody needs this text again
     NEB_TRY(agent_stream_saved(p->requests, p->requests->next, 1, true));
+    s->n->x.step = -1; // made_step adds this one
+    for (int32_t i = 0; i < s->n_peers; i++)
+        s->n->x.step += (int64_t)s->peers[i].labels->next;
     const struct exchange_figures f = {0, 0, 0};
     exchange_made_step(&s->n->x, &f, (uint64_t)t->rows, 0);
     return NEB_OK;
@@ -185,4 +192,43 @@ int nebula_side_put(struct nebula_side *s, int64_t step, int32_t student, int64_
     if (!st)
         st = check_put(s, step, student, rows, k, ids, logprobs);
     return st ? st : lib_side_end_call(s, teach(s, k, ids, logprobs));
+}
+
+// The name in the job's folder; without one, `model` is written there.
+static enum neb_status kept_model(struct nebula_side *s, const char *model, struct neb_buf *kept) {
+    char path[NEB_PATH_MAX];
+    NEB_TRY(neb_path(path, sizeof path, s->n->x.dir, "teacher"));
+    if (neb_fs_exists(path))
+        NEB_TRY(neb_fs_read(path, MODEL_NAME_MAX, kept));
+    else
+        NEB_TRY(neb_fs_write(path, model, strlen(model), 0600));
+    return NEB_OK;
+}
+
+int nebula_side_model(struct nebula_side *s, const char *model) {
+    LIB_POINT;
+    char text[3 * MODEL_NAME_MAX];
+    struct neb_buf kept = {0};
+    int st = lib_side_usable(s, "nebula_side_model", true, false);
+    if (st)
+        return st;
+    size_t n = model ? strlen(model) : 0;
+    if (n < 1 || n > MODEL_NAME_MAX || !neb_is_plain(model))
+        return lib_fail(NEBULA_ERR_INVALID,
+                        "nebula_side_model: the name must have 1 to %d bytes "
+                        "of UTF-8 without control characters",
+                        MODEL_NAME_MAX);
+    enum neb_status read = kept_model(s, model, &kept);
+    bool differs = read == NEB_OK && kept.len && (kept.len != n || memcmp(kept.p, model, n) != 0);
+    if (differs)
+        snprintf(text, sizeof text,
+                 "the labels of this job came from the model \"%.*s\", and "
+                 "would now come from \"%s\": labels of two models must not mix",
+                 (int)kept.len, (const char *)kept.p, model);
+    neb_buf_free(&kept);
+    if (!differs)
+        return lib_pass(read);
+    read = lib_side_end_job(s, text);
+    return read == NEB_OK ? lib_fail(NEBULA_ERR_INVALID, "nebula_side_model: %s", text)
+                          : lib_pass(read);
 }

@@ -83,13 +83,21 @@ start server
 client "$T/server/clusters/alpha" server "$tokenizer" >"$T/server.out" 2>&1 ||
     fail "the teacher with a server failed: $(cat "$T/server.out")"
 ended server
-for text in 'cap: .*at most 20 .*asks for 21' 'temperature: .*distill.temperature 2' \
+for text in 'unreachable: .*127.0.0.1:9.*refused' 'in mid-run: .*500' \
+    'cap: .*at most 20 .*asks for 21' 'temperature: .*distill.temperature 2' \
     'truncated: .*of 3 of 4 tokens' 'missing: .*1 answers to 2 prompts' \
     "changed: .*'small' before, and now as 'other'" 'denied: .*400' 'down: .*500' 'late: .*time'; do
     grep -q "$text" "$T/server.out" || fail "no error like '$text': $(cat "$T/server.out")"
 done
 jq -e '.quality.clusters.beta.taught_share == 1' "$T/server/summary.json" >/dev/null ||
     fail "summary: $(jq -c . "$T/server/summary.json")"
+cp "$T/server.yaml" "$T/changes.yaml"
+start changes
+client "$T/changes/clusters/alpha" changes "$tokenizer" >"$T/changes.out" 2>&1 ||
+    fail "the teacher with a server that changes failed: $(cat "$T/changes.out")"
+! wait "$pid" || fail "labels of two models were mixed"
+grep -q "answered as model 'small' before, and now as 'other'" "$T/changes.log" ||
+    fail "the job does not name both models: $(tail -n 3 "$T/changes.log")"
 
 # ---- a student
 for i in {1..40}; do # ids, and how many of them are given
@@ -120,4 +128,7 @@ refused() { # MESSAGE OPTIONS…
 refused "needs its role, distill.push_text: true" --set distill.push_text=false
 refused "its program has its own model" --set distill.teacher.learn=true
 refused "model.vocab: is missing" --set model.vocab=0
+short mesh "[{name: alpha, role: teacher, launcher: attach},
+    {name: beta, role: student, mesh: {tp: 3}}]"
+refuses 2 "mesh.tp: 3 does not divide model.n_heads 4" check "$T/mesh.yaml"
 echo "attached teachers and students: killed, with bad input, with another vocabulary"

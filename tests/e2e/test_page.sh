@@ -30,7 +30,7 @@ open_page 400,1600 --dump-dom >"$T/dom" || fail "the browser failed"
 grep -q '<title>Nebula: alpha</title>' "$T/dom" || fail "wrong title: $(head -c 300 "$T/dom")"
 for what in '<td>beta</td>' 'class="good">up<' '<td>int4</td>' 'id="chart-loss"' 'id="chart-wan"' \
     'id="chart-goodput_bps"' 'id="chart-codec"' 'id="chart-interval"' 'as of ' \
-    'Waits in these rounds: ' '<title>merges '; do
+    'Waits in these rounds: ' '<title>merges ' "$("$nebula" --version --json | jq -r .commit)"; do
     grep -qF "$what" "$T/dom" || fail "the page does not show $what"
 done
 # The loss curve of each cluster has several points.

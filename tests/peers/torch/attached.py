@@ -432,8 +432,26 @@ def sides(work):
                f"{q['label_bytes_per_target_token']:.1f} bytes a label")
 
 
+def base(work):
+    """Adapters of peft over a base that another site does not have: refused on both sites."""
+    job = start(work, ["paris", "berlin"], steps=4)
+    loops = {name: job.loop(name, here / "loops.py", arguments=["peft", "gpt2", seed],
+                            BASE_SEED=str(seed))
+             for name, seed in (("paris", 1), ("berlin", 2))}
+    for p in loops.values():
+        p.wait(240)
+        p.log.seek(0)
+    hexes = r"[0-9a-f]{32}"
+    wanted = (r'different tensors: tensor "[^"]*base_layer[^"]*": cluster \w+ has .*, '
+              rf"frozen, with digest {hexes}, cluster \w+ has .*, frozen, with digest {hexes}")
+    said = [p.log.read() for p in loops.values()]
+    found = [re.search(wanted, text) for text in said]
+    good = all(found) and all(p.returncode for p in loops.values()) and job.p.wait(60)
+    report("base", good, found[0].group(0) if found[0] else said[0][-600:])
+
+
 cases = {f.__name__: f
-         for f in (sides, plain, mixed, kill, ddp, fsdp, ranks, meshes, ep, fsdp_loop)}
+         for f in (sides, plain, mixed, kill, ddp, fsdp, ranks, meshes, ep, fsdp_loop, base)}
 for kind, n in (("hf", 2), ("peft", 1), ("accelerate", 2), ("lightning", 2), ("titan", 2),
                 ("state", 2),
                 ("hf_fsdp", 2), ("accelerate_fsdp", 2), ("lightning_fsdp", 2),

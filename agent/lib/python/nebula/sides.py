@@ -8,8 +8,9 @@
 
 Either side may be the built-in one. A program that was killed opens its side again and goes on: no
 label is made twice or lost. If the agent restarts, a teacher opens its side again by itself; a
-student gets nebula.Error with status AGAIN, and has to close its side and open it again. Bad labels
-raise nebula.Error with status INVALID; the side stays as it was, and the call may be repeated.
+student gets nebula.Error with status AGAIN, and has to close its side and open it again. Bad values
+raise nebula.Error with status INVALID, and asking for more than `ahead` steps raises STATE; the
+side stays as it was, and the call may be repeated.
 nebula.adapters has teachers for Hugging Face models and for an OpenAI-compatible server.
 """
 from __future__ import annotations
@@ -60,6 +61,8 @@ for _name, _arguments in {
         "ask": [_HANDLE, c_int32, c_void_p, c_void_p, c_void_p],
         "learned": [_HANDLE, c_double, c_uint64, POINTER(c_int)],
         "saved": [_HANDLE],
+        "model": [_HANDLE, c_char_p],
+        "fail": [POINTER(_HANDLE), c_char_p],
         "close": [POINTER(_HANDLE), c_double]}.items():
     getattr(lib, f"nebula_side_{_name}").argtypes = _arguments
 
@@ -186,6 +189,12 @@ class Side:
         if handle:
             check(lib.nebula_side_close(ctypes.byref(handle), eval_loss))
 
+    def fail(self, why: str) -> None:
+        """Ends the job at all clusters with this error, and closes the side: for what no other
+        program would mend."""
+        handle, self._handle = self._handle, None
+        check(lib.nebula_side_fail(ctypes.byref(handle), why.encode()))
+
     def __enter__(self) -> Any:
         return self
 
@@ -227,6 +236,11 @@ class Teacher(Side):
     def __iter__(self) -> Iterator[Text]:
         while (text := self.get()) is not None:
             yield text
+
+    def model(self, name: str) -> None:
+        """Names the model that makes the labels, such as its name and a digest. The job ends with
+        both names if they differ from those of its first labels, also in a later program."""
+        check(lib.nebula_side_model(self._handle, name.encode()))
 
     def put(self, text: Text, ids: Any, logprobs: Any) -> None:
         """The labels of a text: (rows, k) token ids and natural log-probabilities at
