@@ -431,6 +431,11 @@ NEBULA_EXPORT int nebula_side_put(struct nebula_side *s, int64_t step, int32_t s
 // another process, ends the job with both names, because labels of two models must not mix.
 // ERRORS  NEBULA_ERR_INVALID: the name differs (the side can only be closed), or is no such text.
 NEBULA_EXPORT int nebula_side_model(struct nebula_side *s, const char *model);
+// Teacher, with distill.align: text, after nebula_side_put: how many rows of this text could be
+// mapped from the teacher's vocabulary to the student's. The job reports their share.
+// ERRORS  NEBULA_ERR_STATE: the job does not say distill.align: text. NEBULA_ERR_INVALID: more rows
+//         than were put.
+NEBULA_EXPORT int nebula_side_mapped(struct nebula_side *s, int64_t rows);
 // Student: asks for the labels of the step after the last one that was asked for.
 // ERRORS  NEBULA_ERR_STATE: more than `ahead` steps without labels; learn first. NEBULA_ERR_AGAIN:
 //         the agent was restarted.
