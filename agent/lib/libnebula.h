@@ -398,7 +398,9 @@ struct nebula_text {
     // has one row of labels, which the model predicts at the position before it.
     const int32_t *lengths, *prefixes; // (sequences)
     const int32_t *ids;                // the sequences, one after the other
-    // Student: (rows, k), most likely first, and (rows) the probability of all other tokens.
+    // Student: (rows, k), most likely first, and (rows) the probability of all other tokens. Of
+    // several teachers: the mixture of theirs, by weight. k 0: the labels belong to samples of an
+    // earlier process that differ from these; learn nothing from them.
     int32_t k;
     const int32_t *label_ids;
     const float *label_logprobs, *label_tails;
@@ -436,6 +438,19 @@ NEBULA_EXPORT int nebula_side_model(struct nebula_side *s, const char *model);
 // ERRORS  NEBULA_ERR_STATE: the job does not say distill.align: text. NEBULA_ERR_INVALID: more rows
 //         than were put.
 NEBULA_EXPORT int nebula_side_mapped(struct nebula_side *s, int64_t rows);
+// 1 if this side writes the targets of a step itself (distill.source): a teacher calls
+// nebula_side_answer before nebula_side_put; a student asks for labels of its own samples, and
+// after a restart of the same ones. Such samples are learned by KL alone. Else 0.
+NEBULA_EXPORT int nebula_side_writes(const struct nebula_side *s, int64_t step);
+// Teacher: replaces the targets of the text of nebula_side_next by its answers, one to each prompt
+// (the first `prefix` ids of each sequence), with the id of the end if the answer has ended. ids:
+// the answers, one after the other. An answer that is longer than its micro-batch has room for is
+// cut. *out: the text that nebula_side_put labels.
+// ERRORS  NEBULA_ERR_STATE: not a step to answer, or answered already. NEBULA_ERR_INVALID: not one
+//         answer a prompt, an empty one, or an id outside the vocabulary.
+NEBULA_EXPORT int nebula_side_answer(struct nebula_side *s, int64_t step, int32_t sequences,
+                                     const int32_t *lengths, const int32_t *ids,
+                                     struct nebula_text *out);
 // Student: asks for the labels of the step after the last one that was asked for.
 // ERRORS  NEBULA_ERR_STATE: more than `ahead` steps without labels; learn first. NEBULA_ERR_AGAIN:
 //         the agent was restarted.

@@ -4,7 +4,7 @@
 //
 // usage: attach_client AGENT JOB TARGET [--die-at STEP | --detach-at STEP | --boast-at STEP]
 //        attach_client AGENT JOB TARGET --mesh KIND RANKS [--own START | --base MODULUS]
-//            [--die-at STEP | --bad KIND | --save-at STEP DIR | --load DIR]
+//            [--die-at STEP | --bad KIND | [--load DIR] --save-at STEP DIR | --load DIR]
 //
 // --mesh: the loop has RANKS ranks, processes that hold parts of each tensor. rows, cols: of its
 // rows or columns. hsdp: halves of the rows, each on half of the ranks. strided: a part of each
@@ -347,14 +347,13 @@ int main(int argc, char **argv) {
     long modulus = base ? strtol(argv[5], NULL, 10) : 0;
     argv += base ? 2 : 0, argc -= base ? 2 : 0;
     int rank = loop.hooks.rank, ranks = loop.hooks.ranks;
+    const char *from = argc > 5 && !strcmp(argv[4], "--load") ? argv[5] : "";
+    if (*from && argc > 6)
+        argv += 2, argc -= 2;
     const char *how = argc > 5 ? argv[4] : "";
     long at = argc > 5 ? strtol(argv[5], NULL, 10) : -1;
     if (!strcmp(how, "--bad") && rank == ranks - 1)
         bad = argv[5];
-    if (!strcmp(how, "--load"))
-        kept = argv[5];
-    if (!strcmp(how, "--save-at") && argc > 6)
-        kept = argv[6];
     double pace_ms = strcmp(how, "--pace") ? 0 : strtod(argv[5], NULL);
     uint64_t state_random = 0x9e3779b97f4a7c15u * (uint64_t)(target + 1);
     check(nebula_attach(&o, &n), "nebula_attach");
@@ -366,7 +365,8 @@ int main(int argc, char **argv) {
         take_model(n, tensors, mesh, &loop);
     if (modulus > 0)
         take_base(n, tensors, mesh, &loop, modulus);
-    if (!strcmp(how, "--load")) {
+    if (*from) {
+        kept = from;
         keep_parameters(tensors, true);
         keep_state(n, true);
     }
@@ -391,7 +391,8 @@ int main(int argc, char **argv) {
             if (status != NEBULA_ERR_INVALID)
                 return 4;
         }
-        if (step == at && !strcmp(how, "--save-at")) {
+        if (step == at && !strcmp(how, "--save-at") && argc > 6) {
+            kept = argv[6];
             keep_parameters(tensors, false);
             keep_state(n, false);
             return loop_end(&loop, 0);

@@ -88,6 +88,13 @@ def check_adapters():
             assert (ids[row:row + n] == top.indices).float().mean() > 0.9
             row += n
         assert row == text.rows == len(ids)
+        for (s, prefix), answer in zip(sequences, HuggingFace(model, sequences=3).answer(text, 16)):
+            z = model.generate(torch.tensor([s[:prefix]]), max_new_tokens=16 - prefix,
+                               do_sample=False, pad_token_id=0)[0, 1 if encodes else prefix:]
+            end = model.generation_config.eos_token_id
+            want = z.tolist()
+            want = want[:want.index(end) + 1] if end in want else want
+            assert answer == want[:16 - prefix], (type(model), answer, want)
     print("labels of a causal and of an encoder-decoder model are those of the models alone")
 
 
