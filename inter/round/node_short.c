@@ -18,8 +18,8 @@
 //             | signature | SHA-256 of the bytes, 8 bytes of it | bytes |
 //
 // Fields without a type are numbers of 7 bits a byte. The epoch is that of the leader's ledger,
-// also in its accept. The hash shows whether both sides expected the same. If they did not, because a
-// member signed two updates, the receiver asks for the proposal in full (PULL, answered by
+// also in its accept. The hash shows whether both sides expected the same. If they did not, because
+// a member signed two updates, the receiver asks for the proposal in full (PULL, answered by
 // PROPOSE). The signatures cover the full texts.
 #include "agent/base/sha256.h"
 #include "inter/record/weights.h"
