@@ -42,15 +42,9 @@ static enum neb_status device_encode(struct cmp_device *d, struct cmp_work *w, s
     return cmp_device_fetch(d, &w->stream[1], low, n);
 }
 
-static enum neb_status device_decode(struct cmp_device *d, const struct cmp_frame *h,
-                                     const struct neb_buf *raw, float *out, size_t n) {
-    uint8_t *high, *low;
-    (void)h;
-    NEB_TRY(cmp_device_streams(d, n, n, &high, &low));
-    kern_stage_upload(d->D, high, raw[0].p, n);
-    kern_stage_upload(d->D, low, raw[1].p, n);
-    d->D->ops->bf16_join(d->D, out, high, low, n);
-    return NEB_OK;
+static void device_decode(struct cmp_device *d, const struct cmp_device_frame *f,
+                          const uint8_t *low, float *out) {
+    d->D->ops->bf16_join(d->D, out, f->streams, low, f->n);
 }
 
 const struct cmp_codec_ops cmp_bf16 = {.name = "bf16",

@@ -211,20 +211,10 @@ static enum neb_status device_encode(struct cmp_device *d, struct cmp_work *w, s
     return cmp_device_fetch(d, &w->stream[1], codes, bytes);
 }
 
-static enum neb_status device_decode(struct cmp_device *d, const struct cmp_frame *h,
-                                     const struct neb_buf *raw, float *out, size_t n) {
-    uint8_t *scales, *codes;
-    uint32_t bad = 0, *flag;
-    NEB_TRY(cmp_device_streams(d, raw[0].len, raw[1].len, &scales, &codes));
-    flag = (uint32_t *)(void *)d->room;
-    kern_stage_upload(d->D, scales, raw[0].p, raw[0].len);
-    kern_stage_upload(d->D, codes, raw[1].p, raw[1].len);
-    d->D->ops->decode_blocks(d->D, out, scales, codes, n, h->codec.block, is_four(&h->codec),
-                             h->top, flag);
-    if (n)
-        d->D->ops->download(d->D, &bad, flag, sizeof bad);
-    NEB_TRY(d->D->ops->finish(d->D));
-    return bad ? out_of_range(h) : NEB_OK;
+static void device_decode(struct cmp_device *d, const struct cmp_device_frame *f,
+                          const uint8_t *codes, float *out) {
+    d->D->ops->decode_blocks(d->D, out, f->streams, codes, f->n, f->codec.block, is_four(&f->codec),
+                             f->top, (uint32_t *)(void *)d->room);
 }
 
 // ---- the vtables --------------------------------------------------------------------------------

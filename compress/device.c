@@ -36,6 +36,8 @@ void cmp_device_destroy(struct cmp_device **cp) {
     *cp = NULL;
 }
 
+size_t cmp_device_bytes(const struct cmp_device *c) { return c->bytes; }
+
 enum neb_status cmp_device_streams(struct cmp_device *c, size_t a, size_t b, uint8_t **first,
                                    uint8_t **second) {
     size_t want = FLAG_BYTES + up(a) + up(b);
@@ -113,58 +115,133 @@ enum neb_status cmp_device_encode(struct cmp_device *c, struct cmp_work *w,
 }
 
 // ---- decoding
+// The streams of a kept frame: of a sparse codec its indices and values; of a codec without a
+// kernel its elements; of all others what the frame has.
 
-static enum neb_status decode_sparse(struct cmp_device *c, const struct cmp_frame *h,
-                                     const struct neb_buf *raw, float *out, size_t n) {
-    size_t m = cmp_ops(&h->codec)->entries(&h->codec, n);
-    uint8_t *at, *values;
+static bool by_kernel(const struct cmp_codec *c) { return cmp_ops(c)->device_decode; }
+
+// Bytes of the first stream (which: 0) or of the second one.
+static size_t stream_bytes(const struct cmp_codec *c, size_t n, int which) {
+    const struct cmp_codec_ops *ops = cmp_ops(c);
+    size_t min[CMP_STREAMS_MAX] = {0}, max[CMP_STREAMS_MAX] = {0};
+    if (cmp_codec_sparse(c))
+        return up(ops->entries(c, n) * (which ? sizeof(float) : sizeof(uint32_t)));
+    if (!by_kernel(c))
+        return which ? 0 : up(n * sizeof(float));
+    ops->sizes(c, n, min, max);
+    return up(max[which]);
+}
+
+size_t cmp_device_kept_bytes(const struct cmp_codec *c, size_t n) {
+    return stream_bytes(c, n, 0) + stream_bytes(c, n, 1);
+}
+
+enum neb_status cmp_device_frame_bytes(const uint8_t *frame, size_t len, size_t n, size_t *out) {
+    struct neb_rd r = neb_rd_make(frame, len);
+    struct cmp_frame h;
+    NEB_TRY(cmp_frame_get(&r, &h));
+    if (h.n != n)
+        return neb_fail(NEB_ERR_FORMAT, "codec frame: it has %llu elements, not %zu",
+                        (unsigned long long)h.n, n);
+    *out = cmp_device_kept_bytes(&h.codec, n);
+    return NEB_OK;
+}
+
+static uint8_t *second_of(const struct cmp_device_frame *f) {
+    return f->streams + stream_bytes(&f->codec, f->n, 0);
+}
+
+static enum neb_status put_sparse(struct cmp_device *c, const struct cmp_device_frame *f,
+                                  const struct cmp_frame *h, const struct neb_buf *raw) {
+    size_t m = cmp_ops(&f->codec)->entries(&f->codec, f->n);
     neb_buf_clear(&c->list);
     if (!neb_buf_grow(&c->list, m * (sizeof(uint32_t) + sizeof(float)) + 1))
         return neb_buf_check(&c->list);
     struct cmp_sink to = {.at = (uint32_t *)(void *)c->list.p,
                           .values = (float *)(void *)(c->list.p + m * sizeof(uint32_t))};
-    NEB_TRY(cmp_ops(&h->codec)->unpack(h, raw, n, &to));
-    NEB_TRY(cmp_device_streams(c, m * sizeof *to.at, m * sizeof *to.values, &at, &values));
-    kern_stage_upload(c->D, at, to.at, m * sizeof *to.at);
-    kern_stage_upload(c->D, values, to.values, m * sizeof *to.values);
-    c->D->ops->scatter(c->D, out, n, (uint32_t *)(void *)at, (float *)(void *)values, m);
-    return c->D->ops->finish(c->D);
+    NEB_TRY(cmp_ops(&f->codec)->unpack(h, raw, f->n, &to));
+    kern_stage_upload(c->D, f->streams, to.at, m * sizeof *to.at);
+    kern_stage_upload(c->D, second_of(f), to.values, m * sizeof *to.values);
+    return NEB_OK;
 }
 
-static enum neb_status decode_on_host(struct cmp_device *c, const struct cmp_frame *h,
-                                      const struct neb_buf *raw, float *out, size_t n) {
+static enum neb_status put_elements(struct cmp_device *c, const struct cmp_device_frame *f,
+                                    const struct cmp_frame *h, const struct neb_buf *raw) {
     neb_buf_clear(&c->list);
-    float *x = (float *)(void *)neb_buf_grow(&c->list, n * sizeof *x + 1);
+    float *x = (float *)(void *)neb_buf_grow(&c->list, f->n * sizeof *x + 1);
     if (!x)
         return neb_buf_check(&c->list);
-    if (cmp_ops(&h->codec)->verify)
-        NEB_TRY(cmp_ops(&h->codec)->verify(h, raw, n));
-    NEB_TRY(cmp_frame_read(h, raw, 0, x, n));
-    kern_stage_upload(c->D, out, x, n * sizeof *x);
-    return c->D->ops->finish(c->D);
+    if (cmp_ops(&f->codec)->verify)
+        NEB_TRY(cmp_ops(&f->codec)->verify(h, raw, f->n));
+    NEB_TRY(cmp_frame_read(h, raw, 0, x, f->n));
+    kern_stage_upload(c->D, f->streams, x, f->n * sizeof *x);
+    return NEB_OK;
 }
 
-static enum neb_status decode(struct cmp_device *c, struct cmp_work *w, const uint8_t *frame,
-                              size_t len, float *out, size_t n) {
-    struct cmp_frame h;
+static enum neb_status put_streams(struct cmp_device *c, const struct cmp_device_frame *f,
+                                   const struct cmp_frame *h, const struct neb_buf *raw) {
+    if (cmp_codec_sparse(&f->codec))
+        return put_sparse(c, f, h, raw);
+    if (!by_kernel(&f->codec))
+        return put_elements(c, f, h, raw);
+    kern_stage_upload(c->D, f->streams, raw[0].p, raw[0].len);
+    if (cmp_frame_streams(&f->codec) > 1)
+        kern_stage_upload(c->D, second_of(f), raw[1].p, raw[1].len);
+    return NEB_OK;
+}
+
+void cmp_device_read(struct cmp_device *c, const struct cmp_device_frame *f, float *out) {
+    const struct cmp_codec_ops *ops = cmp_ops(&f->codec);
+    if (cmp_codec_sparse(&f->codec))
+        c->D->ops->scatter(c->D, out, f->n, (uint32_t *)(void *)f->streams,
+                           (float *)(void *)second_of(f), ops->entries(&f->codec, f->n));
+    else if (by_kernel(&f->codec))
+        ops->device_decode(c, f, second_of(f), out);
+    else
+        c->D->ops->copy(c->D, out, f->streams, f->n * sizeof *out);
+}
+
+// Kernels note bad codes in the flag. Elements may be infinite only if the codec allows it.
+static enum neb_status check_elements(struct cmp_device *c, const struct cmp_device_frame *f,
+                                      const float *out) {
+    const struct cmp_codec_ops *ops = cmp_ops(&f->codec);
     bool finite = true;
+    uint32_t bad = 0;
     float max;
-    NEB_TRY(cmp_frame_open(w, frame, len, n, &h, w->stream));
-    const struct cmp_codec_ops *ops = cmp_ops(&h.codec);
-    if (cmp_codec_sparse(&h.codec))
-        return decode_sparse(c, &h, w->stream, out, n);
-    if (!ops->device_decode)
-        return decode_on_host(c, &h, w->stream, out, n);
-    NEB_TRY(ops->device_decode(c, &h, w->stream, out, n));
-    if (ops->may_be_infinite)
-        NEB_TRY(largest(c, out, n, &max, &finite));
+    if (ops->may_be_infinite && by_kernel(&f->codec))
+        NEB_TRY(largest(c, out, f->n, &max, &finite));
+    else if (by_kernel(&f->codec) && f->n)
+        c->D->ops->download(c->D, &bad, c->room, sizeof bad);
+    NEB_TRY(c->D->ops->finish(c->D));
+    if (bad)
+        return neb_fail(NEB_ERR_FORMAT, "codec frame: a code of %s is out of range", ops->name);
     return finite ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "codec frame: a value is NaN or infinite");
+}
+
+enum neb_status cmp_device_keep(struct cmp_device *c, struct cmp_work *w, const uint8_t *frame,
+                                size_t len, float *out, size_t n, uint8_t *streams,
+                                struct cmp_device_frame *kept) {
+    uint8_t *a, *b;
+    NEB_TRY(cmp_device_streams(c, 0, 0, &a, &b)); // the flag
+    struct cmp_frame h;
+    NEB_TRY(cmp_frame_open(w, frame, len, n, &h, w->stream));
+    *kept = (struct cmp_device_frame){h.codec, h.top, streams, n};
+    unsigned was = kern_exact_enter();
+    enum neb_status st = put_streams(c, kept, &h, w->stream);
+    if (st == NEB_OK) {
+        cmp_device_read(c, kept, out);
+        st = check_elements(c, kept, out);
+    }
+    kern_exact_leave(was);
+    return st;
 }
 
 enum neb_status cmp_device_decode(struct cmp_device *c, struct cmp_work *w, const uint8_t *frame,
                                   size_t len, float *out, size_t n) {
-    unsigned was = kern_exact_enter();
-    enum neb_status st = decode(c, w, frame, len, out, n);
-    kern_exact_leave(was);
-    return st;
+    struct cmp_device_frame kept;
+    uint8_t *streams, *none;
+    size_t bytes = 0;
+    NEB_TRY(cmp_device_frame_bytes(frame, len, n, &bytes));
+    NEB_TRY(cmp_device_streams(c, bytes, 0, &streams, &none));
+    return cmp_device_keep(c, w, frame, len, out, n, streams, &kept);
 }

@@ -76,12 +76,14 @@ struct cmp_codec_ops {
 
     // Optional: on a device. NULL: the processor does it. x and out lie on the device.
     // `device_encode` gets the largest magnitude. `device_takes` (optional): false for arrays that
-    // the device has no kernel for. `device_decode` gets streams that `verify` has not seen.
+    // the device has no kernel for. `device_decode` enqueues its kernel, over f's stream and
+    // the second one, which `verify` has not seen; unless may_be_infinite, the kernel sets the flag
+    // at d->room: 0, or another value if a code is out of range.
     bool (*device_takes)(const struct cmp_codec *c, size_t n);
     enum neb_status (*device_encode)(struct cmp_device *d, struct cmp_work *w, struct cmp_frame *h,
                                      const float *x, size_t n, float max);
-    enum neb_status (*device_decode)(struct cmp_device *d, const struct cmp_frame *h,
-                                     const struct neb_buf *raw, float *out, size_t n);
+    void (*device_decode)(struct cmp_device *d, const struct cmp_device_frame *f,
+                          const uint8_t *second, float *out);
 };
 
 // table.c

@@ -5,6 +5,7 @@
 #include "agent/exchange/shards_plan.h"
 #include "agent/plan/plan.h"
 #include "agent/show/progress.h"
+#include "compress/device.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -69,24 +70,73 @@ double agent_groups_state_bytes(const struct agent_groups_view *v) {
     return 4 * sizeof(float) * (double)v->parameters; // θ, v, the residual and θ at the send
 }
 
+struct cut { // the units of a job
+    struct exchange_manifest *m;
+    struct agent_unit *units;
+    int32_t n, *fragment;
+};
+
+static enum neb_status cut_units(const struct agent_job *job, const char *tensors, struct cut *c) {
+    NEB_TRY(read_tensors(tensors, &c->m));
+    NEB_TRY(exchange_manifest_units(c->m, 0, &c->units, &c->n));
+    if (!(c->fragment = calloc((size_t)c->n + 1, sizeof *c->fragment)))
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for %d units", c->n);
+    return exchange_cut(job, c->units, c->n, c->fragment);
+}
+
+static void cut_free(struct cut *c) {
+    free(c->fragment);
+    free(c->units);
+    exchange_manifest_destroy(&c->m);
+}
+
 enum neb_status agent_groups_rank_bytes(const struct agent_job *job, const char *tensors,
                                         int32_t ranks, int32_t threads, uint64_t *bytes) {
-    struct exchange_manifest *m = NULL;
-    struct agent_unit *units = NULL;
-    int32_t n = 0, *fragment = NULL;
-    enum neb_status st = read_tensors(tensors, &m);
+    struct cut c = {0};
+    enum neb_status st = cut_units(job, tensors, &c);
     if (st == NEB_OK)
-        st = exchange_manifest_units(m, 0, &units, &n);
-    if (st == NEB_OK && !(fragment = calloc((size_t)n + 1, sizeof *fragment)))
-        st = neb_fail(NEB_ERR_NOMEM, "out of memory for %d units", n);
+        st = agent_shards_predict(c.units, c.n, c.fragment, agent_job_fragments(job), ranks,
+                                  threads, bytes);
+    cut_free(&c);
+    return st;
+}
+
+// Unpacked frames of the fragment with the most bytes, divided over the ranks.
+static enum neb_status kept_bytes(const struct agent_job *job, const struct agent_groups_view *v,
+                                  int32_t ranks, uint64_t *out) {
+    enum { LARGE = 1 << 20 };
+    double most = 0;
+    for (int32_t g = 0; g < v->n; g++) {
+        struct cmp_codec codec;
+        if (!v->groups[g].fragments)
+            continue;
+        NEB_TRY(cmp_codec_parse(v->groups[g].codec, &codec));
+        double bytes = (double)cmp_device_kept_bytes(&codec, LARGE) / LARGE *
+                       (double)v->groups[g].parameters / v->groups[g].fragments;
+        most = bytes > most ? bytes : most;
+    }
+    *out = (uint64_t)(most * agent_job_exchanging(job) / ranks);
+    return NEB_OK;
+}
+
+enum neb_status agent_groups_device_bytes(const struct agent_job *job, const char *tensors,
+                                          const struct agent_groups_view *v, int32_t cluster,
+                                          int32_t ranks, int32_t threads,
+                                          struct agent_groups_device *out) {
+    struct agent_shards_device d;
+    struct cut c = {0};
+    bool host = job->clusters[cluster].outer_state == AGENT_OUTER_HOST;
+    enum neb_status st = cut_units(job, tensors, &c);
     if (st == NEB_OK)
-        st = exchange_cut(job, units, n, fragment);
+        st = agent_shards_predict_device(c.units, c.n, c.fragment, agent_job_fragments(job), ranks,
+                                         threads, &d);
     if (st == NEB_OK)
-        st = agent_shards_predict(units, n, fragment, agent_job_fragments(job), ranks, threads,
-                                  bytes);
-    free(fragment);
-    free(units);
-    exchange_manifest_destroy(&m);
+        st = kept_bytes(job, v, ranks, &out->frames);
+    if (st == NEB_OK) {
+        out->state = host ? d.pinned : d.there;
+        out->gathered = d.gathered;
+    }
+    cut_free(&c);
     return st;
 }
 

@@ -43,5 +43,15 @@ NEB_MUST_CHECK enum neb_status agent_groups_rank_bytes(const struct agent_job *j
 // and of all updates of a commit.
 double agent_groups_frame_bytes(const struct agent_job *job, const struct agent_groups_view *v,
                                 int32_t ranks);
+// The same for a rank whose tensors are on a CUDA device: memory of the device. state: as the
+// cluster's outer_state says (auto: it fits there), and scratch. gathered: besides, if units are
+// not fp32 without gaps on one rank. frames: of a commit, unpacked.
+struct agent_groups_device {
+    uint64_t state, gathered, frames;
+};
+NEB_MUST_CHECK enum neb_status
+agent_groups_device_bytes(const struct agent_job *job, const char *tensors,
+                          const struct agent_groups_view *v, int32_t cluster, int32_t ranks,
+                          int32_t threads, struct agent_groups_device *out);
 
 #endif

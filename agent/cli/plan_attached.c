@@ -13,6 +13,7 @@ struct attached {
     int32_t others;
     double link, send_s;                // bits a second; of an exchange to all others
     uint64_t bytes[AGENT_CLUSTERS_MAX]; // of a rank of each cluster
+    struct agent_groups_device device[AGENT_CLUSTERS_MAX];
 };
 
 static int32_t ranks_of(const struct attached *a, int32_t cluster) {
@@ -25,6 +26,20 @@ static bool is_single(const struct attached *a) { return a->job->sync.gate == AG
 // The ranks over which the state and the frames are divided.
 static int32_t sharers(const struct attached *a, int32_t cluster) {
     return is_single(a) ? 1 : ranks_of(a, cluster);
+}
+
+static void print_device(const struct attached *a, int32_t i) {
+    char b[32], c[32], d[32];
+    const struct agent_groups_device *x = &a->device[i];
+    printf(
+        "            if its tensors are on CUDA devices: %s of a device's memory%s, %s of frames "
+        "while it merges, and %s to gather 16-bit or cut tensors\n",
+        agent_human_bytes((double)x->state, b, sizeof b),
+        a->job->clusters[i].outer_state == AGENT_OUTER_HOST
+            ? " (what it takes on the host is pinned)"
+            : "",
+        agent_human_bytes((double)x->frames, c, sizeof c),
+        agent_human_bytes((double)x->gathered, d, sizeof d));
 }
 
 static void print(const struct attached *a) {
@@ -48,6 +63,8 @@ static void print(const struct attached *a) {
                job->clusters[i].name, agent_human_bytes((double)a->bytes[i], b, sizeof b),
                is_single(a) ? "rank 0" : "each", ranks_of(a, i), ranks_of(a, i) == 1 ? "" : "s",
                is_single(a) ? " (gate private)" : "", agent_human_bytes(frames, c, sizeof c));
+        if (!is_single(a))
+            print_device(a, i);
     }
 }
 
@@ -57,9 +74,12 @@ static void print_json(const struct attached *a) {
            *memory = json_object();
     for (int32_t i = 0; i < agent_job_training(a->job); i++)
         json_object_set_new(memory, a->job->clusters[i].name,
-                            json_pack("{s:i, s:I, s:f}", "ranks", ranks_of(a, i), "rank_bytes",
-                                      (json_int_t)a->bytes[i], "frame_bytes",
-                                      agent_groups_frame_bytes(a->job, &a->groups, sharers(a, i))));
+                            json_pack("{s:i, s:I, s:f, s:I, s:I, s:I}", "ranks", ranks_of(a, i),
+                                      "rank_bytes", (json_int_t)a->bytes[i], "frame_bytes",
+                                      agent_groups_frame_bytes(a->job, &a->groups, sharers(a, i)),
+                                      "device_bytes", (json_int_t)a->device[i].state,
+                                      "device_gather_bytes", (json_int_t)a->device[i].gathered,
+                                      "device_frame_bytes", (json_int_t)a->device[i].frames));
     if (a->groups.sized) {
         json_object_set_new(o, "exchange_bytes", json_integer((json_int_t)a->groups.bytes));
         json_object_set_new(o, "send_s", json_real(a->send_s));
@@ -79,8 +99,10 @@ enum neb_status plan_attached(const struct agent_job *job, const struct plan_mac
     a.send_s = a.link > 0 ? a.groups.bytes * 8 * a.others / a.link : 0;
     for (int32_t i = 0; i < agent_job_training(job) && a.groups.sized; i++) {
         int32_t threads = job->clusters[i].threads;
-        NEB_TRY(agent_groups_rank_bytes(job, tensors, sharers(&a, i),
-                                        threads ? threads : kern_pool_processors(), &a.bytes[i]));
+        threads = threads ? threads : kern_pool_processors();
+        NEB_TRY(agent_groups_rank_bytes(job, tensors, sharers(&a, i), threads, &a.bytes[i]));
+        NEB_TRY(agent_groups_device_bytes(job, tensors, &a.groups, i, sharers(&a, i), threads,
+                                          &a.device[i]));
     }
     (json ? print_json : print)(&a);
     return NEB_OK;

@@ -73,6 +73,10 @@ struct agent_jobtensors { // manifest.c
     struct member_set agreed; // clusters whose agents have the same list
     int reference;            // the cluster that was asked last
     bool told;                // the present trainer knows that it may begin
+    // Digest of its first values, in hex; "": it continues. equal, unequal: as the cluster in
+    // `init` answers.
+    char values[2 * NEB_SHA256_BYTES + 1];
+    bool equal, unequal;
     neb_ns asked_at;
     struct neb_bucket asked; // limits the messages of others about it
 };

@@ -392,7 +392,7 @@ void daemon_on_checkpoint(struct daemon *d, struct agent_jobrun *j, struct agent
 // Takes the shape in DIR/shape.json, if there is one.
 void daemon_recall_shape(struct daemon *d, const struct agent_jobrun *j);
 
-// manifest.c: the tensors of a job with `model: attached`
+// manifest.c: the tensors of attached trainers
 void daemon_on_manifest(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m);
 // A message of cluster k about its tensors.
 void daemon_on_tensors(struct daemon *d, struct agent_jobrun *j, int k, const json_t *body);

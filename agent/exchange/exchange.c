@@ -100,9 +100,11 @@ static enum neb_status place(struct agent_exchange *x) {
                         "cluster %s: outer_state is device, but the cluster trains on the CPU. "
                         "Remove outer_state, or set `device: cuda` to see what is missing",
                         c->name);
-    if (!x->trainer.device || c->outer_state == AGENT_OUTER_HOST || x->sum) // masks: on the host
+    if (!x->trainer.device || x->sum) // masks: on the host
         return NEB_OK;
-    return agent_shards_place(x->shards, must);
+    if (c->outer_state == AGENT_OUTER_HOST)
+        return x->trainer.deferred ? agent_shards_place(x->shards, AGENT_SHARDS_PINNED) : NEB_OK;
+    return agent_shards_place(x->shards, must ? AGENT_SHARDS_DEVICE : AGENT_SHARDS_AUTO);
 }
 
 enum neb_status exchange_join(struct agent_exchange *x) {

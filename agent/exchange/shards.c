@@ -40,12 +40,12 @@ enum neb_status shards_read(struct agent_shards *o, const struct shards_wave *w)
             o->moves[n++] = move_of(o, i, o->local[i] < 0 ? NULL : o->theta_m[o->local[i]]);
     if (n)
         NEB_TRY(o->t.ops->read(o->t.user, o->moves, n));
-    return shards_upload(o, w->f);
+    return shards_upload(o, w);
 }
 
 enum neb_status shards_write(struct agent_shards *o, const struct shards_wave *w) {
     int32_t n = 0, there = 0;
-    NEB_TRY(shards_download(o, w->f));
+    NEB_TRY(shards_download(o, w));
     for (int32_t i = w->begin; i < w->end && o->ranks == 1; i++)
         if (o->fragment[i] == w->f && shards_in_place(o, i))
             o->moves[there++] = move_of(o, i, NULL);
@@ -318,14 +318,14 @@ enum neb_status agent_shards_follow(const struct agent_trainer *trainer, int32_t
         struct shards_adopt adopt;
         struct agent_part_key key;
         int32_t f;
-        bool must;
+        enum agent_shards_place how;
     } a;
     static const size_t bytes[] = {
         [SHARDS_ENCODE] = sizeof a.encode, [SHARDS_MERGE] = sizeof a.merge,
         [SHARDS_ENCODED] = sizeof a.f,     [SHARDS_MERGED] = sizeof a.f,
         [SHARDS_OPEN] = sizeof a.merge,    [SHARDS_RESTORE] = sizeof a.restore,
         [SHARDS_ADOPT] = sizeof a.adopt,   [SHARDS_DIGEST] = sizeof a.f,
-        [SHARDS_PLACE] = sizeof a.must,    [SHARDS_SEND] = sizeof a.key,
+        [SHARDS_PLACE] = sizeof a.how,     [SHARDS_SEND] = sizeof a.key,
         [SHARDS_RENEW] = sizeof a.f,       [SHARDS_GIVE_FLIGHT] = sizeof a.f,
         [SHARDS_TAKE_FLIGHT] = sizeof a.f};
     if (n == SHARDS_CREATE)
@@ -343,7 +343,7 @@ enum neb_status agent_shards_follow(const struct agent_trainer *trainer, int32_t
     case SHARDS_MERGED: return shards_do_merged(o, a.f, &d);
     case SHARDS_RESTORE: return shards_do_restore(o, &a.restore, NULL);
     case SHARDS_ADOPT: return shards_do_adopt(o, &a.adopt, NULL);
-    case SHARDS_PLACE: return shards_do_place(o, a.must);
+    case SHARDS_PLACE: return shards_do_place(o, a.how);
     case SHARDS_SEND: return shards_do_send(o, &a.key);
     case SHARDS_RENEW: return shards_do_renew(o);
     case SHARDS_GIVE_FLIGHT: return shards_do_give_flight(o, a.f, NULL, NULL);

@@ -25,8 +25,9 @@
 //
 // A fragment is encoded and merged in waves of some units, of which all ranks take part in each. So
 // a rank needs memory for four floats per parameter of its shard, for its frames, and for a wave:
-// scratch, and the gathered θ_m of units that it does not train in the memory of the exchange. On
-// a device, and with a masked sum, a wave is the whole fragment.
+// scratch, and the gathered θ_m of units that it does not train in the memory of the exchange.
+// With a masked sum, and on a device of a trainer without deferred work, a wave is the whole
+// fragment.
 //
 // With a masked sum (gate `private`) rank 0 owns all units: masks run over the elements of a
 // fragment in order, and only rank 0 has the keys.
@@ -58,18 +59,24 @@ NEB_MUST_CHECK enum neb_status agent_shards_follow(const struct agent_trainer *t
 
 // Rank 0's inter_outer. Its versions and its updates in flight hold for all ranks.
 struct inter_outer *agent_shards_outer(struct agent_shards *o);
-// Bytes that this rank holds for the exchange (without frames), and the elements of its units.
+// Bytes that this rank holds for the exchange on its host (without frames), and in its device's
+// memory (with them), and the elements of its units.
 uint64_t agent_shards_bytes(const struct agent_shards *o);
+uint64_t agent_shards_device_bytes(const struct agent_shards *o);
 uint64_t agent_shards_elements(const struct agent_shards *o);
 
 // Moves the state of all ranks to the devices of their trainers. Each rank then has θ, v, u and θ_m
-// of its units on its device, and encodes, decodes, steps and digests there, with the same bits. If
-// a rank trains all of a unit, its parameters are encoded where they are. Device memory of a rank:
-// five floats per parameter of its shard, one per parameter of its shard of a fragment if that is
-// gathered, and one per parameter of its largest unit. All ranks move or none. If one device has
-// too little memory, all stay on the host; with `must` this is an error. NEB_OK also if the ranks
-// train on processors. NEB_ERR_NOMEM, and the errors of the device.
-NEB_MUST_CHECK enum neb_status agent_shards_place(struct agent_shards *o, bool must);
+// at the send of its units on its device, and encodes, decodes, steps and digests there, with the
+// same bits. If a rank trains all of a unit, its parameters are encoded where they are. Device
+// memory of a rank: four floats per parameter of its shard, some units of scratch, and the frames
+// of a commit; for gathered parameters one float more per parameter of a wave. All ranks move or
+// none. If one device has too little memory, all stay on the host; with AGENT_SHARDS_DEVICE this is
+// an error. Where the trainer allows work to be deferred, or with AGENT_SHARDS_PINNED, the state on
+// the host is pinned and the devices compute; if it cannot be pinned, processors do. NEB_OK also if
+// the ranks train on processors. NEB_ERR_NOMEM, and the errors of the device.
+enum agent_shards_place { AGENT_SHARDS_AUTO, AGENT_SHARDS_DEVICE, AGENT_SHARDS_PINNED };
+NEB_MUST_CHECK enum neb_status agent_shards_place(struct agent_shards *o,
+                                                  enum agent_shards_place how);
 
 // As inter_outer_encode, or with a masked sum as inter_outer_encode_masked (which needs the round
 // and none of the rest). counts writes the counts of a unit's rows to out. error: NULL, or receives

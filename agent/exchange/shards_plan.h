@@ -9,5 +9,16 @@
 NEB_MUST_CHECK enum neb_status agent_shards_predict(const struct agent_unit *units, int32_t n,
                                                     const int32_t *fragment, int32_t fragments,
                                                     int ranks, int threads, uint64_t *bytes);
+// The bytes of memory that such a rank takes on its device, without frames and codecs: with the
+// state there; with the state in pinned memory of the host (pinned); and in both cases for gathered
+// parameters, if a unit is not fp32 without gaps on one rank.
+struct agent_shards_device {
+    uint64_t there, pinned, gathered;
+};
+NEB_MUST_CHECK enum neb_status agent_shards_predict_device(const struct agent_unit *units,
+                                                           int32_t n, const int32_t *fragment,
+                                                           int32_t fragments, int ranks,
+                                                           int threads,
+                                                           struct agent_shards_device *out);
 
 #endif

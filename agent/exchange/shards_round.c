@@ -74,7 +74,9 @@ static enum neb_status name_bad(struct agent_shards *o, int32_t f) {
 // On a device, after the parameters are read: no tensor of the trainer is needed any more.
 static enum neb_status encode_there(struct agent_shards *o) {
     const struct shards_encode *a = &o->side.encode;
-    enum neb_status st = inter_outer_encode(o->outer, a->f, &a->codec, own_counts, o, o->side.own);
+    enum neb_status st = NEB_OK;
+    for (struct shards_wave w = {.f = a->f}; st == NEB_OK && shards_next(o, &w);)
+        st = inter_outer_encode(o->outer, a->f, &a->codec, own_counts, o, o->side.own);
     return st == NEB_ERR_INVALID ? name_bad(o, a->f) : measure(o, st);
 }
 
@@ -83,16 +85,17 @@ static enum neb_status encode_waves(struct agent_shards *o, const struct shards_
     enum neb_status st = NEB_OK;
     for (struct shards_wave w = {.f = a->f}; shards_next(o, &w);) {
         NEB_TRY(shards_read(o, &w)); // also after a failure here, because it is collective
-        if (agent_shards_deferred(o)) {
+        if (agent_shards_deferred(o))
             inter_outer_form(o->outer, a->f);
-            shards_joint(o, false);
-            shards_side_start(o, encode_there);
-            return NEB_OK;
-        }
-        if (o->masked && o->rank == 0)
+        else if (o->masked && o->rank == 0)
             st = inter_outer_encode_masked(o->outer, a->f, a->round, blob);
         else if (!o->masked && st == NEB_OK)
             st = inter_outer_encode(o->outer, a->f, &a->codec, own_counts, o, o->side.own);
+    }
+    if (agent_shards_deferred(o)) {
+        shards_joint(o, false);
+        shards_side_start(o, encode_there);
+        return NEB_OK;
     }
     o->side.st = o->masked ? st : measure(o, st);
     return NEB_OK;

@@ -90,10 +90,12 @@ struct agent_shards {
     float *room;       // θ_m of units without the trainer's data, for one wave at a time
     size_t room_floats;
     float **theta_m; // (mine) the trainer's data, or pointers into room
-    // With the state on the device: θ_m of each unit there. If this rank trains all of the unit, it
-    // is the trainer's own memory, else a part of there_room. All NULL: the state is on the host.
+    // With the state on the device, or pinned: θ_m of each unit there. If this rank trains all of
+    // the unit, it is the trainer's own memory, else a part of there_room, which has the layout of
+    // `room`. All NULL: processors compute.
     struct kern *device; // the trainer's
     float *there_room;
+    size_t there_bytes;
     float **there;            // (mine)
     bool *in_place;           // (mine) true: the trainer's own memory
     uint64_t **counts;        // (mine)(rows) for units with row weights, else NULL
@@ -170,9 +172,9 @@ NEB_MUST_CHECK enum neb_status shards_sum_digest(struct agent_shards *o, int32_t
 // shards_device.c
 // Upload enqueues the θ_m that was read to the device, download fetches the merged θ_m. Both do
 // nothing if the state is on the host.
-NEB_MUST_CHECK enum neb_status shards_upload(struct agent_shards *o, int32_t f);
-NEB_MUST_CHECK enum neb_status shards_download(struct agent_shards *o, int32_t f);
-NEB_MUST_CHECK enum neb_status shards_do_place(struct agent_shards *o, bool must);
+NEB_MUST_CHECK enum neb_status shards_upload(struct agent_shards *o, const struct shards_wave *w);
+NEB_MUST_CHECK enum neb_status shards_download(struct agent_shards *o, const struct shards_wave *w);
+NEB_MUST_CHECK enum neb_status shards_do_place(struct agent_shards *o, enum agent_shards_place how);
 void shards_leave_device(struct agent_shards *o); // frees its device memory
 
 // More arguments.

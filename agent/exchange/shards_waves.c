@@ -119,7 +119,7 @@ static uint64_t wave_elements(const struct agent_unit *units, int32_t n, int ran
 }
 
 uint64_t shards_wave_of(const struct agent_trainer *t, bool masked) {
-    if (t->device || masked)
+    if (masked || (t->device && !t->deferred))
         return 0; // whole fragments
     return t->wave ? t->wave
                    : wave_elements(t->units, t->n_units, t->world ? t->world->size : 1,
@@ -130,7 +130,7 @@ uint64_t shards_wave_of(const struct agent_trainer *t, bool masked) {
 
 enum { BESIDE_A_UNIT = 34 << 10 }; // bytes: scratch of inter_outer, and what it knows of the unit
 
-static enum neb_status predict(struct agent_shards *o, int threads, uint64_t *bytes) {
+static enum neb_status lay_out(struct agent_shards *o, int threads) {
     size_t n = (size_t)o->n + 1;
     o->owner = calloc(n, sizeof *o->owner);
     o->local = calloc(n, sizeof *o->local);
@@ -140,17 +140,15 @@ static enum neb_status predict(struct agent_shards *o, int threads, uint64_t *by
     o->load = calloc((size_t)o->ranks, sizeof *o->load);
     if (!o->owner || !o->local || !o->own || !o->place || !o->wave || !o->load)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for %d units", o->n);
-    NEB_TRY(shards_deal(o, wave_elements(o->t.units, o->n, o->ranks, threads)));
-    *bytes = (INTER_OUTER_ARRAYS * o->load[o->rank] + shards_places(o, NULL)) * sizeof(float) +
-             (uint64_t)o->mine * BESIDE_A_UNIT;
-    return NEB_OK;
+    return shards_deal(o, wave_elements(o->t.units, o->n, o->ranks, threads));
 }
 
-enum neb_status agent_shards_predict(const struct agent_unit *units, int32_t n,
-                                     const int32_t *fragment, int32_t fragments, int ranks,
-                                     int threads, uint64_t *bytes) {
+typedef void look(const struct agent_shards *o, void *out);
+
+// Lays out the shards of all ranks, one after the other.
+static enum neb_status each_rank(const struct agent_unit *units, int32_t n, const int32_t *fragment,
+                                 int32_t fragments, int ranks, int threads, look *at, void *out) {
     enum neb_status st = NEB_OK;
-    *bytes = 0;
     for (int r = 0; r < ranks && st == NEB_OK; r++) {
         struct agent_shards o = {.t.units = units,
                                  .c.fragments = fragments,
@@ -158,9 +156,9 @@ enum neb_status agent_shards_predict(const struct agent_unit *units, int32_t n,
                                  .ranks = ranks,
                                  .n = n,
                                  .fragment = (int32_t *)(uintptr_t)fragment};
-        uint64_t rank_bytes = 0;
-        st = predict(&o, threads, &rank_bytes);
-        *bytes = rank_bytes > *bytes ? rank_bytes : *bytes;
+        st = lay_out(&o, threads);
+        if (st == NEB_OK)
+            at(&o, out);
         free(o.owner);
         free(o.local);
         free(o.own);
@@ -169,4 +167,37 @@ enum neb_status agent_shards_predict(const struct agent_unit *units, int32_t n,
         free(o.load);
     }
     return st;
+}
+
+static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+static void on_host(const struct agent_shards *o, void *out) {
+    uint64_t *most = out, floats = INTER_OUTER_ARRAYS * o->load[o->rank] + shards_places(o, NULL);
+    *most = larger(*most, floats * sizeof(float) + (uint64_t)o->mine * BESIDE_A_UNIT);
+}
+
+enum neb_status agent_shards_predict(const struct agent_unit *units, int32_t n,
+                                     const int32_t *fragment, int32_t fragments, int ranks,
+                                     int threads, uint64_t *bytes) {
+    *bytes = 0;
+    return each_rank(units, n, fragment, fragments, ranks, threads, on_host, bytes);
+}
+
+static void on_device(const struct agent_shards *o, void *out) {
+    struct agent_shards_device *most = out;
+    uint64_t unit = 0, scratch;
+    for (int32_t k = 0; k < o->mine; k++)
+        unit = larger(unit, shards_unit_size(o, o->own[k]));
+    scratch = INTER_OUTER_UNITS * unit;
+    most->there =
+        larger(most->there, (INTER_OUTER_ARRAYS * o->load[o->rank] + scratch) * sizeof(float));
+    most->pinned = larger(most->pinned, (INTER_OUTER_ARRAYS * unit + scratch) * sizeof(float));
+    most->gathered = larger(most->gathered, shards_places(o, NULL) * sizeof(float));
+}
+
+enum neb_status agent_shards_predict_device(const struct agent_unit *units, int32_t n,
+                                            const int32_t *fragment, int32_t fragments, int ranks,
+                                            int threads, struct agent_shards_device *out) {
+    *out = (struct agent_shards_device){0};
+    return each_rank(units, n, fragment, fragments, ranks, threads, on_device, out);
 }

@@ -130,7 +130,7 @@ enum neb_status lib_device_prepare(struct nebula *n) {
     bool there = false;
     NEB_TRY(intra_comm_agree(n->world, allocate(n)));
     NEB_TRY(all_there(n, &there));
-    n->x.trainer.device = there && c->outer_state != AGENT_OUTER_HOST ? n->device->K : NULL;
+    n->x.trainer.device = there ? n->device->K : NULL;
     n->x.trainer.deferred = true;
     return there || c->outer_state != AGENT_OUTER_DEVICE
                ? NEB_OK

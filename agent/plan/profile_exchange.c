@@ -5,6 +5,7 @@
 #include "agent/base/rng.h"
 #include "agent/plan/profile.h"
 #include "agent/plan/profile_clock.h"
+#include "compress/device.h"
 #include "compress/update.h"
 #include "inter/outer/outer.h"
 
@@ -277,6 +278,12 @@ static enum neb_status held(const struct cmp_codec *codec, size_t members, size_
     return st;
 }
 
+// Bytes for each element of a large frame on a device.
+static double kept_bytes(const struct cmp_codec *codec) {
+    enum { LARGE = 1 << 20 };
+    return (double)cmp_device_kept_bytes(codec, LARGE) / LARGE;
+}
+
 enum neb_status agent_profile_frames(const struct cmp_codec *codec, int32_t members,
                                      struct intra_cost_frames *out) {
     enum { FEW_ROWS = 1, MANY_ROWS = 128, KEPT = 32 };
@@ -301,7 +308,8 @@ enum neb_status agent_profile_frames(const struct cmp_codec *codec, int32_t memb
     double work = fmax(0, (many - few) / (n * (MANY_ROWS - FEW_ROWS)));
     *out = (struct intra_cost_frames){.unit = fmax(0, few - work * n * FEW_ROWS) / UNITS_LEAST,
                                       .work = work,
-                                      .update = update / (n * MANY_ROWS)};
+                                      .update = update / (n * MANY_ROWS),
+                                      .kept = members * kept_bytes(codec)};
     if (kept < KEPT) {
         memcpy(all[kept].codec, name, sizeof name);
         all[kept].members = members;

@@ -3,7 +3,8 @@
 // changes nothing. The second pass settles, steps and digests.
 //
 // On the host the second pass also sums, strip by strip, while a strip is in the cache. On an
-// accelerator reading an update may fail, so the first pass already sums there.
+// accelerator the first pass brings the frames there, unpacked, and checks them; the second one
+// decodes them again, unit by unit, and needs the host for nothing.
 #include "inter/outer/state.h"
 #include "inter/record/robust.h"
 
@@ -57,19 +58,22 @@ static enum neb_status read_counts(const struct outer_apply *j, struct outer_slo
     return NEB_OK;
 }
 
-// Decodes elements [at, at + n) of part p to *part.
-static enum neb_status read_part(const struct outer_apply *j, struct outer_slot *s, size_t p,
-                                 size_t at, size_t n, float **part) {
+static struct outer_kept *kept_of(const struct inter_outer *o, const struct outer_slot *s,
+                                  size_t p) {
+    return &o->device->kept[(size_t)(s - o->slots) * INTER_PARTS_MAX + p];
+}
+
+// Decodes elements [at, at + n) of part p.
+static const float *read_part(const struct outer_apply *j, struct outer_slot *s, size_t p,
+                              size_t at, size_t n) {
     const struct outer_device *d = j->o->device;
-    *part = d ? d->part : s->part;
     if (d)
-        return cmp_device_decode(d->codec, s->b->work, s->views[p].frame, s->views[p].frame_len,
-                                 d->part, n);
-    if (j->o->c.sum)
+        cmp_device_read(d->codec, &kept_of(j->o, s, p)->frame, d->part);
+    else if (j->o->c.sum)
         outer_masked_own(j, s, p);
     else
         cmp_reader_read(s->b->readers[p], at, s->part, n);
-    return NEB_OK;
+    return d ? d->part : s->part;
 }
 
 static void add_part(const struct outer_apply *j, const struct outer_slot *s, size_t p, size_t at,
@@ -82,47 +86,82 @@ static void add_part(const struct outer_apply *j, const struct outer_slot *s, si
         K->ops->exact_add_scaled(K, acc, part, w, n);
         return;
     }
-    const float *weights = s->weights + p * s->u.rows + at / s->u.cols;
-    if (d) {
-        kern_stage_upload(K, d->weights, weights, s->u.rows * sizeof(float));
-        weights = d->weights;
-    }
+    const float *weights =
+        d ? kept_of(j->o, s, p)->weights : s->weights + p * s->u.rows + at / s->u.cols;
     K->ops->exact_add_rows(K, acc, part, weights, n / s->u.cols, s->u.cols);
 }
 
-static float *sum_of(const struct inter_outer *o, const struct outer_slot *s) {
-    return o->device ? o->device->acc + s->at : s->acc;
-}
-
-// Elements [at, at + n) of the parts. sum: adds them up by their weights, into sum_of. settle:
-// subtracts this member's part from the residual.
-static enum neb_status take_parts(const struct outer_apply *j, struct outer_slot *s, size_t at,
-                                  size_t n, bool sum, bool settle) {
+// Elements [at, at + n) of the parts. acc: receives their sum by their weights; NULL: it is known.
+// Subtracts this member's part from the residual u.
+static void take_parts(const struct outer_apply *j, struct outer_slot *s, size_t at, size_t n,
+                       float *acc, float *u) {
     struct kern *K = j->o->now.K;
-    float *acc = sum_of(j->o, s), *part;
-    if (sum)
+    if (acc)
         K->ops->zero(K, acc, n * sizeof(float));
     for (size_t p = 0; p < j->r->n; p++) {
-        bool mine = settle && j->r->parts[p].mine;
-        if (!sum && !mine)
+        bool mine = j->r->parts[p].mine;
+        if (!acc && !mine)
             continue;
-        NEB_TRY(read_part(j, s, p, at, n, &part));
+        const float *part = read_part(j, s, p, at, n);
         if (mine)
-            K->ops->exact_residual(K, j->o->now.u + s->at + at, part, n);
-        if (sum)
+            K->ops->exact_residual(K, u + at, part, n);
+        if (acc)
             add_part(j, s, p, at, n, acc, part);
     }
-    return NEB_OK;
 }
 
 static enum neb_status open_robust(const struct outer_apply *j, struct outer_slot *s) {
     struct kern *K = j->o->now.K;
     NEB_TRY(sum_robust(j, s));
     if (j->o->device) // a trimmed mean sorts, so it runs on the host
-        kern_stage_upload(K, sum_of(j->o, s), s->mean, s->n * sizeof(float));
+        kern_stage_upload(K, j->o->device->means + s->from, s->mean, s->n * sizeof(float));
     for (size_t p = 0; !j->o->device && p < j->r->n; p++)
         if (j->r->parts[p].mine)
             NEB_TRY(outer_open_part(s, p));
+    return NEB_OK;
+}
+
+// Brings the unit's frames to the accelerator, where room_for has made room, and checks them.
+static enum neb_status keep_parts(const struct outer_apply *j, struct outer_slot *s) {
+    const struct outer_device *d = j->o->device;
+    size_t bytes = s->u.rows * sizeof(float);
+    for (size_t p = 0; p < j->r->n; p++) {
+        struct outer_kept *k = kept_of(j->o, s, p);
+        if (j->o->c.robust && !j->r->parts[p].mine)
+            continue;
+        NEB_TRY(cmp_device_keep(d->codec, s->b->work, s->views[p].frame, s->views[p].frame_len,
+                                d->part, s->n, k->frame.streams, &k->frame));
+        if (k->weights)
+            kern_stage_upload(j->o->now.K, k->weights, s->weights + p * s->u.rows, bytes);
+    }
+    return NEB_OK;
+}
+
+static size_t aligned(size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+// Lays out the frames of a wave's units, and makes room for them.
+static enum neb_status room_for(const struct outer_apply *j) {
+    struct inter_outer *o = j->o;
+    size_t all = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        size_t at = 0, bytes = 0;
+        if (pass)
+            NEB_TRY(outer_device_room(o, all));
+        for (int32_t i = 0; i < j->g->count; i++) {
+            const struct outer_slot *s = &o->slots[j->g->units[j->g->first + i]];
+            for (size_t p = 0; p < j->r->n; p++) {
+                struct outer_kept *k = kept_of(o, s, p);
+                NEB_TRY(
+                    cmp_device_frame_bytes(s->views[p].frame, s->views[p].frame_len, s->n, &bytes));
+                k->frame.streams = pass ? o->device->frames + at : NULL;
+                at += aligned(bytes);
+                k->weights =
+                    pass && s->u.row_weights ? (float *)(void *)(o->device->frames + at) : NULL;
+                at += s->u.row_weights ? aligned(s->u.rows * sizeof(float)) : 0;
+            }
+        }
+        all = at;
+    }
     return NEB_OK;
 }
 
@@ -133,13 +172,15 @@ static enum neb_status open_unit(void *arg, struct outer_slot *s) {
     if (j->o->c.sum)
         return outer_masked_sum(j, s);
     NEB_TRY(read_counts(j, s));
-    if (j->o->c.robust)
-        return open_robust(j, s);
+    if (j->o->c.robust) {
+        NEB_TRY(open_robust(j, s));
+        return j->o->device ? keep_parts(j, s) : NEB_OK;
+    }
     for (size_t p = 0; s->u.row_weights && p < j->r->n; p++)
         for (size_t row = 0; j->r->parts[p].clip != 1 && row < rows; row++)
             s->weights[p * rows + row] = s->weights[p * rows + row] * j->r->parts[p].clip;
     if (j->o->device)
-        return take_parts(j, s, 0, s->n, true, false);
+        return keep_parts(j, s);
     for (size_t p = 0; p < j->r->n; p++)
         NEB_TRY(outer_open_part(s, p));
     return NEB_OK;
@@ -148,12 +189,11 @@ static enum neb_status open_unit(void *arg, struct outer_slot *s) {
 // θ_m takes its share of the residual only if an update was in flight. Otherwise θ_m has held that
 // share since an earlier merge.
 void outer_merge(const struct inter_outer *o, const struct outer_fragment *g,
-                 const struct outer_slot *s, size_t at, size_t n) {
+                 const struct outer_slot *s, const struct outer_arrays *m, size_t at, size_t n) {
     struct kern *K = o->now.K;
     const struct kern_ops *ops = K->ops;
-    size_t all = s->at + at, bytes = n * sizeof(float);
-    float *mine = s->theta_m + at, *theta = o->now.theta + all, *sent = o->now.sent + all,
-          *u = o->now.u + all;
+    size_t bytes = n * sizeof(float);
+    float *mine = s->theta_m + at, *theta = m->theta + at, *sent = m->sent + at, *u = m->u + at;
     if (g->in_flight && o->c.blend > 0) {
         // The progress since the send still has to be sent.
         ops->exact_pseudo_gradient(K, u, sent, mine, 1, n);
@@ -170,33 +210,40 @@ void outer_merge(const struct inter_outer *o, const struct outer_fragment *g,
         ops->exact_add_scaled(K, mine, u, -o->c.keep, n);
 }
 
+// Elements [at, at + n) of Δ, if the first pass has summed; NULL: it has not.
+static float *sum_known(const struct inter_outer *o, const struct outer_slot *s, size_t at) {
+    if (o->c.robust)
+        return o->device ? o->device->means + s->from : s->mean + at;
+    return o->c.sum ? s->acc : NULL;
+}
+
 // Second pass, which fails only if the device fails.
 static enum neb_status settle_unit(void *arg, struct outer_slot *s) {
     const struct outer_apply *j = arg;
     const struct inter_outer *o = j->o;
-    const struct outer_place *m = &o->now;
-    const struct kern_ops *ops = m->K->ops;
-    const bool merge = j->r->merge, whole = o->c.robust && !o->device,
-               summed = o->device || o->c.sum || o->c.robust;
+    struct kern *K = o->now.K;
+    const struct kern_ops *ops = K->ops;
+    const bool merge = j->r->merge, noted = j->g->in_flight;
+    const struct outer_arrays m =
+        outer_in(o, s, OUTER_THETA | OUTER_V | OUTER_U | (noted ? OUTER_SENT : 0));
     size_t strip = o->device ? s->n : s->strip;
     for (size_t at = 0; at < s->n; at += strip) {
         size_t n = s->n - at < strip ? s->n - at : strip, bytes = n * sizeof(float);
-        float *theta = m->theta + s->at + at, *v = m->v + s->at + at;
-        if (!j->g->in_flight) // no update in flight: progress counts from θ
-            ops->copy(m->K, m->sent + s->at + at, theta, bytes);
-        if (o->device && o->device->opened == j->g)
-            ops->copy(m->K, m->u + s->at, o->device->rest + s->from, bytes);
-        else
-            NEB_TRY(take_parts(j, s, at, n, !summed, true));
+        float *sum = sum_known(o, s, at), *acc = o->device ? o->device->acc : s->acc;
+        if (!noted) // no update in flight: progress counts from θ
+            ops->copy(K, m.sent + at, m.theta + at, bytes);
+        take_parts(j, s, at, n, sum ? NULL : acc, m.u);
         if (merge)
-            ops->zero(m->K, v, bytes);
-        ops->exact_outer_step(m->K, theta, v, whole ? s->mean + at : sum_of(o, s),
-                              merge ? 1 : j->r->eta, merge ? 0 : j->r->mu, n);
+            ops->zero(K, m.v + at, bytes);
+        ops->exact_outer_step(K, m.theta + at, m.v + at, sum ? sum : acc, merge ? 1 : j->r->eta,
+                              merge ? 0 : j->r->mu, n);
         if (merge)
-            ops->zero(m->K, v, bytes);
-        outer_merge(o, j->g, s, at, n);
-        outer_digest(o, s, at, n);
+            ops->zero(K, m.v + at, bytes);
+        outer_merge(o, j->g, s, &m, at, n);
+        outer_digest(o, s, &m, at, n);
     }
+    bool moved = !noted || o->c.blend > 0;
+    outer_out(o, s, OUTER_THETA | OUTER_V | OUTER_U | (moved ? OUTER_SENT : 0));
     return NEB_OK;
 }
 
@@ -218,9 +265,8 @@ static uint64_t weight_of(const struct inter_outer_part *p) {
     return p->weight ? p->weight : p->tokens;
 }
 
-// Checks and opens the updates of a commit. On an accelerator they are also summed.
-static enum neb_status open_commit(struct outer_apply *job, int32_t f) {
-    struct inter_outer *o = job->o;
+// The shares of the parts.
+static enum neb_status weigh_parts(struct outer_apply *job) {
     const struct inter_outer_round *r = job->r;
     uint64_t total = 0;
     if (r->n < 1 || r->n > INTER_PARTS_MAX)
@@ -245,38 +291,28 @@ static enum neb_status open_commit(struct outer_apply *job, int32_t f) {
                             ? 1
                             : (float)w / (float)r->parts[p].tokens;
     }
-    NEB_TRY(o->c.sum ? outer_masked_open(f, job) : open_parts(o, job->g, r));
+    return NEB_OK;
+}
+
+// Checks and opens the updates of a commit. On an accelerator their frames are then there.
+static enum neb_status open_commit(struct outer_apply *job, int32_t f) {
+    struct inter_outer *o = job->o;
+    NEB_TRY(weigh_parts(job));
+    NEB_TRY(o->c.sum ? outer_masked_open(f, job) : open_parts(o, job->g, job->r));
+    if (o->device)
+        NEB_TRY(room_for(job));
     NEB_TRY(outer_each(o, job->g, open_unit, job));
     return o->now.K->ops->finish(o->now.K);
 }
 
-// The residual of a unit once the commit is settled.
-static enum neb_status rest_of_unit(void *arg, struct outer_slot *s) {
-    const struct outer_apply *j = arg;
-    const struct inter_outer *o = j->o;
-    struct kern *K = o->now.K;
-    float *rest = o->device->rest + s->from, *part;
-    K->ops->copy(K, rest, o->now.u + s->at, s->n * sizeof(float));
-    for (size_t p = 0; p < j->r->n; p++)
-        if (j->r->parts[p].mine) {
-            NEB_TRY(read_part(j, s, p, 0, s->n, &part));
-            K->ops->exact_residual(K, rest, part, s->n);
-        }
-    return NEB_OK;
-}
-
 enum neb_status inter_outer_open(struct inter_outer *o, int32_t f,
                                  const struct inter_outer_round *r) {
-    struct outer_fragment *g = &o->fragments[f];
-    struct outer_device *d = o->device;
-    struct outer_apply job = {.o = o, .g = g, .r = r};
-    NEB_ASSERT(d);
-    d->opened = NULL;
-    NEB_TRY(outer_device_rest(o));
+    const struct outer_fragment all = outer_whole(&o->fragments[f]);
+    struct outer_apply job = {.o = o, .g = &all, .r = r};
+    NEB_ASSERT(o->device);
+    o->device->opened = NULL;
     NEB_TRY(open_commit(&job, f));
-    NEB_TRY(outer_each(o, g, rest_of_unit, &job));
-    NEB_TRY(o->now.K->ops->finish(o->now.K));
-    d->opened = g;
+    o->device->opened = &o->fragments[f];
     return NEB_OK;
 }
 
@@ -284,15 +320,20 @@ enum neb_status inter_outer_settle(struct inter_outer *o, int32_t f,
                                    const struct inter_outer_round *r) {
     struct outer_fragment *g = &o->fragments[f];
     struct outer_apply job = {.o = o, .g = g, .r = r};
-    if (!o->device || o->device->opened != g)
+    if (o->device && o->device->opened == g) {
+        NEB_TRY(weigh_parts(&job));
+    } else {
+        if (o->device)
+            o->device->opened = NULL;
         NEB_TRY(open_commit(&job, f));
+    }
     if (g->begins)
         outer_digests_zero(o);
     NEB_TRY(outer_each(o, g, settle_unit, &job));
-    if (o->device)
-        o->device->opened = NULL;
     if (!g->completes)
         return NEB_OK;
+    if (o->device)
+        o->device->opened = NULL;
     // If the commit does not hold our update, u stays as the residual. It already contains Δ, so
     // the progress up to the send leaves θ_m and comes back with the next update.
     g->in_flight = false;

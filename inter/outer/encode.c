@@ -15,13 +15,28 @@ struct encode_job {
 
 // Forms u, and notes θ_m at the send. A fragment in flight is encoded again: then what was learned
 // since the send comes on top.
-static void form_u(const struct encode_job *j, const struct outer_slot *s) {
+static struct outer_arrays form_u(const struct encode_job *j, const struct outer_slot *s) {
     const struct inter_outer *o = j->o;
-    const struct outer_place *m = &o->now;
+    struct kern *K = o->now.K;
     bool again = j->g->in_flight;
-    m->K->ops->exact_pseudo_gradient(m->K, m->u + s->at, (again ? m->sent : m->theta) + s->at,
-                                     s->theta_m, again ? 1 : o->c.beta - outer_held(o), s->n);
-    m->K->ops->copy(m->K, m->sent + s->at, s->theta_m, s->n * sizeof(float));
+    const struct outer_arrays m = outer_in(o, s, OUTER_U | (again ? OUTER_SENT : OUTER_THETA));
+    K->ops->exact_pseudo_gradient(K, m.u, again ? m.sent : m.theta, s->theta_m,
+                                  again ? 1 : o->c.beta - outer_held(o), s->n);
+    K->ops->copy(K, m.sent, s->theta_m, s->n * sizeof(float));
+    outer_out(o, s, OUTER_U | OUTER_SENT);
+    return m;
+}
+
+// Forms u after inter_outer_form: the trainer's θ_m has gone on. Sent again, u is formed already.
+static struct outer_arrays form_later(const struct encode_job *j, const struct outer_slot *s) {
+    const struct inter_outer *o = j->o;
+    struct kern *K = o->now.K;
+    if (j->g->in_flight)
+        return outer_in(o, s, OUTER_U);
+    const struct outer_arrays m = outer_in(o, s, OUTER_U | OUTER_THETA | OUTER_SENT);
+    K->ops->exact_pseudo_gradient(K, m.u, m.theta, m.sent, o->c.beta - outer_held(o), s->n);
+    outer_out(o, s, OUTER_U);
+    return m;
 }
 
 static enum neb_status encode_unit(void *arg, struct outer_slot *s) {
@@ -35,9 +50,8 @@ static enum neb_status encode_unit(void *arg, struct outer_slot *s) {
                              .beta = o->c.beta - outer_held(o)};
     struct cmp_source from = {.learned = &f};
     if (o->device || j->g->in_flight) {
-        if (!j->g->formed)
-            form_u(j, s);
-        from = (struct cmp_source){.x = f.u, .device = o->device ? o->device->codec : NULL};
+        const struct outer_arrays m = j->g->formed ? form_later(j, s) : form_u(j, s);
+        from = (struct cmp_source){.x = m.u, .device = o->device ? o->device->codec : NULL};
     }
     neb_buf_clear(&s->b->frame);
     return cmp_update_add(s->b->work, &s->b->frame, &s->shape, j->codec, &from, counts);
@@ -57,12 +71,21 @@ enum neb_status inter_outer_encode(struct inter_outer *o, int32_t f, const struc
         neb_buf_add(out, o->buffers[i].frame.p, o->buffers[i].frame.len);
     NEB_TRY(neb_buf_check(out));
     g->in_flight = g->in_flight || g->completes;
-    g->formed = false;
+    g->formed = g->formed && !g->completes;
     return NEB_OK;
 }
 
 static enum neb_status subtract_unit(void *arg, struct outer_slot *s) {
-    form_u(arg, s);
+    (void)form_u(arg, s);
+    return NEB_OK;
+}
+
+static enum neb_status note_unit(void *arg, struct outer_slot *s) {
+    const struct encode_job *j = arg;
+    struct kern *K = j->o->now.K;
+    const struct outer_arrays m = outer_in(j->o, s, 0);
+    K->ops->copy(K, m.sent, s->theta_m, s->n * sizeof(float));
+    outer_out(j->o, s, OUTER_SENT);
     return NEB_OK;
 }
 
@@ -70,8 +93,7 @@ void inter_outer_form(struct inter_outer *o, int32_t f) {
     struct outer_fragment *g = &o->fragments[f];
     struct encode_job job = {.o = o, .g = g};
     NEB_ASSERT(o->device);
-    outer_each(o, g, subtract_unit, &job);
-    o->device->opened = NULL;
+    outer_each(o, g, g->in_flight ? subtract_unit : note_unit, &job);
     g->formed = true;
 }
 
@@ -116,11 +138,12 @@ float inter_outer_unit_error(struct inter_outer *o, int32_t f, int32_t pick, con
         cmp_update_open(blob, len, g->shapes, (uint32_t)g->n, o->views) != NEB_OK)
         return 0;
     struct outer_slot *s = &o->slots[g->units[pick]];
+    const float *sent = o->host.u + s->at;
     s->b = &o->buffers[0];
     s->views[0] = o->views[pick];
-    if (outer_open_part(s, 0) != NEB_OK || (o->device && outer_device_fetch_u(o, s) != NEB_OK))
+    if (outer_open_part(s, 0) != NEB_OK ||
+        (o->device && outer_device_fetch_u(o, s, &sent) != NEB_OK))
         return 0;
-    const float *sent = o->device ? s->mean : o->host.u + s->at;
     for (size_t at = 0; at < s->n; at += s->strip) {
         size_t n = s->n - at < s->strip ? s->n - at : s->strip;
         cmp_reader_read(s->b->readers[0], at, s->part, n);

@@ -173,7 +173,8 @@ struct each {
 static void one_of_each(void *arg, size_t i) {
     const struct each *e = arg;
     struct outer_slot *s = &e->o->slots[e->g->units[e->g->first + (int32_t)i]];
-    s->b = i < (size_t)e->o->most_units ? &e->o->buffers[i] : NULL; // see whole()
+    size_t buffers = (size_t)e->o->most_units; // fewer than units: see outer_whole()
+    s->b = i < buffers ? &e->o->buffers[i] : e->o->device ? &e->o->buffers[i % buffers] : NULL;
     s->st = e->task(e->arg, s);
 }
 
@@ -204,10 +205,11 @@ void outer_digests_zero(const struct inter_outer *o) {
     o->now.K->ops->zero(o->now.K, o->now.digests, digests_bytes(o));
 }
 
-void outer_digest(const struct inter_outer *o, const struct outer_slot *s, size_t at, size_t n) {
-    const struct outer_place *m = &o->now;
-    m->K->ops->exact_digest(m->K, &m->digests[s - o->slots], m->theta + s->at + at,
-                            m->v + s->at + at, s->place + at, n);
+void outer_digest(const struct inter_outer *o, const struct outer_slot *s,
+                  const struct outer_arrays *m, size_t at, size_t n) {
+    struct kern *K = o->now.K;
+    K->ops->exact_digest(K, &o->now.digests[s - o->slots], m->theta + at, m->v + at, s->place + at,
+                         n);
 }
 
 struct kern_digest outer_digests_sum(const struct inter_outer *o, const struct outer_fragment *g) {
@@ -232,12 +234,13 @@ struct walk { // a task over the units of a fragment
 };
 
 static enum neb_status digest_unit(void *arg, struct outer_slot *s) {
-    outer_digest(((const struct walk *)arg)->o, s, 0, s->n);
+    const struct inter_outer *o = ((const struct walk *)arg)->o;
+    const struct outer_arrays m = outer_in(o, s, OUTER_THETA | OUTER_V);
+    outer_digest(o, s, &m, 0, s->n);
     return NEB_OK;
 }
 
-// A view of the fragment with all its units as the wave, for tasks that need no buffers.
-static struct outer_fragment whole(const struct outer_fragment *g) {
+struct outer_fragment outer_whole(const struct outer_fragment *g) {
     struct outer_fragment all = *g;
     all.first = 0;
     all.count = g->n;
@@ -246,7 +249,7 @@ static struct outer_fragment whole(const struct outer_fragment *g) {
 
 // Digests the units from the current parameters.
 static struct kern_digest digest_now(const struct inter_outer *o, const struct outer_fragment *g) {
-    const struct outer_fragment all = whole(g);
+    const struct outer_fragment all = outer_whole(g);
     outer_digests_zero(o);
     outer_each(o, &all, digest_unit, &(struct walk){.o = o});
     return outer_digests_sum(o, g);
@@ -257,7 +260,9 @@ static struct kern_digest digest_now(const struct inter_outer *o, const struct o
 
 static enum neb_status skip_unit(void *arg, struct outer_slot *s) {
     const struct walk *w = arg;
-    outer_merge(w->o, w->g, s, 0, s->n);
+    const struct outer_arrays m = outer_in(w->o, s, OUTER_THETA | OUTER_U | OUTER_SENT);
+    outer_merge(w->o, w->g, s, &m, 0, s->n);
+    outer_out(w->o, s, OUTER_U | OUTER_SENT);
     return NEB_OK;
 }
 
@@ -273,8 +278,9 @@ void inter_outer_skip(struct inter_outer *o, int32_t f, struct kern_digest *dige
 }
 
 static enum neb_status finish_unit(void *arg, struct outer_slot *s) {
-    const struct outer_place *m = &((const struct walk *)arg)->o->now;
-    m->K->ops->copy(m->K, s->theta_m, m->theta + s->at, s->n * sizeof(float));
+    const struct inter_outer *o = ((const struct walk *)arg)->o;
+    const struct outer_arrays m = outer_in(o, s, OUTER_THETA);
+    o->now.K->ops->copy(o->now.K, s->theta_m, m.theta, s->n * sizeof(float));
     return NEB_OK;
 }
 
@@ -283,12 +289,16 @@ void inter_outer_finish(struct inter_outer *o, int32_t f) {
 }
 
 static enum neb_status reset_unit(void *arg, struct outer_slot *s) {
-    const struct outer_place *m = &((const struct walk *)arg)->o->now;
-    m->K->ops->zero(m->K, m->u + s->at, s->n * sizeof(float));
+    const struct inter_outer *o = ((const struct walk *)arg)->o;
+    const struct outer_arrays m = outer_in(o, s, 0);
+    o->now.K->ops->zero(o->now.K, m.u, s->n * sizeof(float));
+    outer_out(o, s, OUTER_U);
     return finish_unit(arg, s);
 }
 
 void inter_outer_reset(struct inter_outer *o, int32_t f) {
+    if (o->device) // a commit that was opened has the residual of before
+        o->device->opened = NULL;
     outer_each(o, &o->fragments[f], reset_unit, &(struct walk){.o = o});
 }
 
@@ -308,16 +318,16 @@ static enum neb_status adopt_unit(void *arg, struct outer_slot *s) {
     const struct walk *w = arg;
     const struct outer_place *m = &w->o->now;
     if (w->theta != m->theta)
-        kern_stage_upload(m->K, m->theta + s->at, w->theta + s->at, s->n * sizeof(float));
+        outer_set(w->o, m->theta + s->at, w->theta + s->at, s->n);
     if (w->v != m->v)
-        kern_stage_upload(m->K, m->v + s->at, w->v + s->at, s->n * sizeof(float));
+        outer_set(w->o, m->v + s->at, w->v + s->at, s->n);
     return NEB_OK;
 }
 
 void inter_outer_adopt(struct inter_outer *o, int32_t f, const float *theta, const float *v,
                        uint32_t version) {
     struct outer_fragment *g = &o->fragments[f];
-    const struct outer_fragment all = whole(g);
+    const struct outer_fragment all = outer_whole(g);
     outer_each(o, &all, adopt_unit, &(struct walk){.o = o, .theta = theta, .v = v});
     if (g->count == g->n)
         inter_outer_reset(o, f);
@@ -342,6 +352,8 @@ void inter_outer_arrays(struct inter_outer *o, struct inter_outer_array out[INTE
                                                               {"outer.u", o->host.u, o->n},
                                                               {"outer.sent", o->host.sent, o->n}};
     memcpy(out, all, sizeof all);
+    if (o->device && o->device->pinned)
+        (void)o->now.K->ops->finish(o->now.K); // the caller may write them; pull tells of a failure
 }
 
 size_t inter_outer_unit_at(const struct inter_outer *o, int32_t i) { return o->slots[i].at; }
@@ -354,6 +366,8 @@ uint64_t inter_outer_bytes(const struct inter_outer *o) {
                   (s->weights ? 2ull * s->u.rows * INTER_PARTS_MAX : 0); // weights and row counts
         bytes += sizeof *s + sizeof *o->host.digests;
     }
+    if (o->device)
+        bytes += outer_device_host_bytes(o);
     for (int32_t k = 0; k < o->most_units; k++)
         bytes += sizeof *o->buffers + cmp_work_bytes(o->buffers[k].work);
     return bytes + floats * sizeof(float);

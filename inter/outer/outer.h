@@ -100,12 +100,19 @@ void inter_outer_destroy(struct inter_outer **o);
 // worker's parameters on the device, which replace those of the units. In a round only encoded
 // updates and a few numbers per row cross the bus. The entropy stage stays on the host.
 //
-// Device memory: five floats per parameter and one per element of the largest unit. Besides,
-// spare_bytes and the memory of the codecs must be free; 0: no check. NEB_ERR_NOMEM: nothing has
-// changed. D is borrowed.
+// Device memory: four floats per parameter, two per element of the largest unit, and from the first
+// commit on the frames of the largest commit, unpacked (with `robust` one more float per element of
+// the largest fragment). spare_bytes and the memory of the codecs must be free besides; 0: no
+// check. NEB_ERR_NOMEM: nothing has changed. D is borrowed.
 struct kern;
 NEB_MUST_CHECK enum neb_status inter_outer_to_device(struct inter_outer *o, struct kern *D,
                                                      float *const *theta_m, size_t spare_bytes);
+// The same with the state in pinned memory of the host, four floats per parameter. The accelerator
+// does all arithmetic: each task copies what it needs of a unit there and back, in the queue.
+// Device memory: six floats per element of the largest unit, and frames as above. NEB_ERR_NOMEM:
+// not so much memory can be pinned, nothing has changed.
+NEB_MUST_CHECK enum neb_status inter_outer_to_pinned(struct inter_outer *o, struct kern *D,
+                                                     float *const *theta_m);
 // Device memory that training still needs once the exchange has taken its own: kernels and
 // libraries that are loaded at first use, partial sums, graphs. For a caller that can also leave
 // the exchange on the host.
@@ -118,9 +125,11 @@ enum {
 // given to inter_outer_create. Does nothing on the host.
 NEB_MUST_CHECK enum neb_status inter_outer_to_host(struct inter_outer *o);
 
-bool inter_outer_on_device(const struct inter_outer *o);
-// Bytes of the state: arrays and scratch, without buffers that grow with the updates.
+bool inter_outer_on_device(const struct inter_outer *o); // or computes there
+// Bytes of the state on the host: arrays and scratch, without buffers that grow with the updates.
 uint64_t inter_outer_bytes(const struct inter_outer *o);
+// Bytes of the accelerator's memory that it has now, with frames.
+uint64_t inter_outer_device_bytes(const struct inter_outer *o);
 
 // The next calls about fragment f (encode, apply, skip, finish, reject, reset) take only the units
 // [first, first + n) of it, until the next inter_outer_wave. A fragment is encoded or applied by
@@ -183,9 +192,9 @@ NEB_MUST_CHECK enum neb_status inter_outer_apply(struct inter_outer *o, int32_t 
 //
 //     form ── θ_m may change ── encode         open ── settle ── θ_m may change ── settled
 //
-// form reads θ_m; the encode that follows does not. open checks and sums a commit and changes
-// nothing; settle then merges it. Without form and open, encode and settle do their work.
-// inter_outer_open takes four more bytes per parameter of the largest fragment.
+// form reads θ_m; the encode that follows does not. open checks a commit, brings its frames to the
+// accelerator and changes nothing; settle then merges it. Without form and open, encode and settle
+// do their work. form and settle take a wave each; open takes the fragment.
 void inter_outer_form(struct inter_outer *o, int32_t f);
 NEB_MUST_CHECK enum neb_status inter_outer_open(struct inter_outer *o, int32_t f,
                                                 const struct inter_outer_round *r);
@@ -221,8 +230,8 @@ uint32_t inter_outer_version(const struct inter_outer *o, int32_t f);
 struct kern_digest inter_outer_digest(const struct inter_outer *o);
 
 // State for a checkpoint: arrays to write, and to read back in place, in this order. o owns them.
-// On an accelerator they are copies: pull before reading them, push after changing them. On the
-// host neither call does anything.
+// In an accelerator's memory they are copies: pull before reading them, push after changing them.
+// In pinned memory pull waits for the accelerator. On the host neither call does anything.
 NEB_MUST_CHECK enum neb_status inter_outer_pull(struct inter_outer *o);
 NEB_MUST_CHECK enum neb_status inter_outer_push(struct inter_outer *o);
 struct inter_outer_array {
@@ -230,7 +239,10 @@ struct inter_outer_array {
     float *p;
     size_t n;
 };
-enum { INTER_OUTER_ARRAYS = 4 };
+enum {
+    INTER_OUTER_ARRAYS = 4,
+    INTER_OUTER_UNITS = 2 // scratch on an accelerator, in units, besides arrays and frames
+};
 void inter_outer_arrays(struct inter_outer *o, struct inter_outer_array out[INTER_OUTER_ARRAYS]);
 // Where the i-th unit begins in each of them.
 size_t inter_outer_unit_at(const struct inter_outer *o, int32_t i);

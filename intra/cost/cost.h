@@ -67,6 +67,7 @@ struct intra_cost_frames {
     double unit;   // bytes for each unit of a fragment
     double work;   // bytes for each element of a fragment
     double update; // bytes of an update for each element
+    double kept;   // on a device: bytes of all updates of a commit, unpacked, for each element
 };
 
 struct intra_cost_job {

@@ -17,12 +17,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEVICE_FLOATS = COST_EXCHANGE_FLOATS + 1 }; // and the sum of updates
+enum { DEVICE_UNITS = 2 }; // of scratch: the sum of updates, one of them
 // Device memory for each element of the largest unit, in bytes: codes, or indices and values.
 static const double CODEC_BYTES = 1.25;
 
 struct rank_share {
-    double own, units, largest, rows; // elements of its units; rows: the most in one unit
+    double own, units, largest; // elements of its units; of the largest one
     // gathered elements of one fragment: so far, the most, and the most in its device's memory
     double at, room, device_room;
     double at_units, room_units;   // the same of units
@@ -112,7 +112,6 @@ static void add_own(struct rank_share *o, const struct intra_unit *u, int32_t fr
     o->own += n;
     o->units++;
     o->largest = fmax(o->largest, n);
-    o->rows = fmax(o->rows, u->rows);
     o->at = (o->fragment == fragment ? o->at : 0) + n;
     o->at_units = (o->fragment == fragment ? o->at_units : 0) + 1;
     o->fragment = fragment;
@@ -193,14 +192,14 @@ static struct busiest busiest_of(const struct shares *s) {
         b.pulled = fmax(b.pulled, x->pulled);
         b.gathered = fmax(b.gathered, fmax(x->sent, x->received));
         b.scattered = fmax(b.scattered, fmax(x->given, x->taken));
-        b.host = fmax(b.host, 4 * ((COST_EXCHANGE_FLOATS + (there ? 1 : 0)) * x->own +
+        b.host = fmax(b.host, 4 * (COST_EXCHANGE_FLOATS * x->own + (there ? x->largest : 0) +
                                    (s->ranks > 1 ? x->room : 0)));
         // a device merges unit by unit
         b.frames = fmax(b.frames, f->unit * x->room_units + updates * f->update * x->own +
                                       (there ? 0 : f->work * x->room));
-        b.device = fmax(b.device, 4 * (DEVICE_FLOATS * x->own + x->largest + x->rows +
+        b.device = fmax(b.device, 4 * (COST_EXCHANGE_FLOATS * x->own + DEVICE_UNITS * x->largest +
                                        (s->ranks > 1 ? x->device_room : 0)) +
-                                      CODEC_BYTES * x->largest);
+                                      CODEC_BYTES * x->largest + f->kept * x->room);
     }
     for (int32_t i = 0; i < k->pp * k->tp; i++) {
         b.held = fmax(b.held, s->held[i]);

@@ -59,19 +59,44 @@ finish
 state=device every=100
 run device "--device $own" "--device --mesh cols 2 $own"
 finish
-has "exchange's state is on emulated" "$T/device-alpha.log" ||
-    fail "the state was not on the device"
-has "^waits inside steps: 0$" "$T/device-alpha.log" ||
-    fail "a step waited for the device: $(cat "$T/device-alpha.log")"
-every=20
+without_waits() { # NAME TEXT: where its state has to be
+    has "exchange's state is $2 emulated" "$T/$1-alpha.log" || fail "the state was not $2 a device"
+    has "^waits inside steps: 0$" "$T/$1-alpha.log" ||
+        fail "a step waited for the device: $(cat "$T/$1-alpha.log")"
+}
+# What the library takes is what nebula plan says: four floats a parameter where the state is, some
+# units of scratch on the device, and what it gathers there (here of some units).
+counted() { # NAME ARRAYS: on the device
+    local device parameters host
+    read -r device parameters host < <(grep -o "exchange's state is.*" "$T/$1-alpha.log" |
+        sed "s/[^0-9]\+/ /g")
+    "$nebula" plan "$T/$1.yaml" --tensors "$T/$1"/clusters/alpha/jobs/*/tensors.json --json \
+        >"$T/plan.json" 2>"$T/plan.log" || fail "plan failed: $(cat "$T/plan.log")"
+    jq -e ".memory.alpha | .device_bytes <= $device and
+        $device <= .device_bytes + .device_gather_bytes and
+        .device_bytes >= 4 * $2 * $parameters and $host >= 16 * $parameters" \
+        "$T/plan.json" >"$T/all" ||
+        fail "$1: $device bytes of the device and $host of the host for $parameters parameters: $(
+            cat "$T/plan.json")"
+}
+without_waits device on
+counted device 4
+# Pinned, the state is on the host, and the device computes.
+state=host
+run pinned "--device $own" "--device --mesh cols 2 $own"
+finish
+without_waits pinned "in pinned host memory, computed on"
+counted pinned 0
+every=20 state=device
 run strided "--device --mesh strided 3 $own" "--device --mesh hsdp 4 $own"
 finish
-# With the state on the host the kernels read and write the tensors, and the processors compute.
+# Without so much pinned memory processors compute, and the kernels read and write the tensors.
 state=host
-run mixed "--device --mesh rows 2 $own" "--mesh rows 1 $own"
+EMU_PINNED=0:$((32 << 20)) run mixed "--device --mesh rows 2 $own" "--mesh rows 1 $own"
 finish
+has "cannot be pinned on the host of every rank" "$T/mixed-alpha.log" ||
+    fail "the state was pinned: $(cat "$T/mixed-alpha.log")"
 # A loop that dies comes back with another mesh, from a checkpoint.
-state=''
 run back "--device --mesh rows 2 $own --die-at 27" "--device $own"
 rc=0; wait $a || rc=$?
 ((rc != 0)) || fail "the loop of alpha should have died"

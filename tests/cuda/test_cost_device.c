@@ -401,8 +401,11 @@ static void test_outer_memory(void **state) {
     for (int ranks = 1; ranks <= 4; ranks *= 2) {
         struct intra_cost_job j = job_of(&small, ranks, 1, 1, 4, ranks, KERN_BF16);
         struct intra_cost cost;
+        struct cmp_codec codec;
         double most = 0;
         j.outer = j.outer_device = true;
+        assert_int_equal(cmp_codec_parse("int8", &codec), NEB_OK);
+        assert_int_equal(agent_profile_frames(&codec, 1, &j.frames), NEB_OK);
         intra_cost_step(&j, NULL, &rates, &cost);
         for (int rank = 0; rank < ranks; rank++)
             most = fmax(most, own_part(&j, rank, "int8", 1).bytes);

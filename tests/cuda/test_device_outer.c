@@ -2,7 +2,8 @@
 // The outer optimiser on the emulated device against the host, round by round: the same frames,
 // digests, and bits of θ, v, residual and parameters. The cases: row weights, several members,
 // merge rounds, resent updates, commits without an own update, refused updates, and state that
-// moves between host and device.
+// moves between host and device; in the device's memory and in pinned memory of the host; with the
+// calls in parts and without; and how much memory it takes.
 #include "agent/base/rng.h"
 #include "inter/outer/outer.h"
 #include "kernels/device.h"
@@ -28,6 +29,7 @@ struct member {
     struct inter_outer *o;
     struct kern_pool *pool;
     struct kern *D;        // NULL: on the host
+    bool pinned;           // the state is in pinned memory
     float *theta_m[UNITS]; // host memory
     float *there[UNITS];   // device memory
     uint64_t counts[37];
@@ -35,6 +37,12 @@ struct member {
 };
 
 static size_t elements(int i) { return (size_t)shapes[i].rows * shapes[i].cols; }
+
+static void to_device(struct member *m) {
+    assert_int_equal(m->pinned ? inter_outer_to_pinned(m->o, m->D, m->there)
+                               : inter_outer_to_device(m->o, m->D, m->there, 0),
+                     NEB_OK);
+}
 
 static void create(struct member *m, bool robust, float blend, bool on_device, struct kern *D) {
     struct inter_outer_unit units[UNITS];
@@ -66,7 +74,7 @@ static void create(struct member *m, bool robust, float blend, bool on_device, s
         D->ops->upload(D, p, m->theta_m[i], elements(i) * sizeof(float));
     }
     assert_false(inter_outer_on_device(m->o));
-    assert_int_equal(inter_outer_to_device(m->o, D, m->there, 0), NEB_OK);
+    to_device(m);
     assert_true(inter_outer_on_device(m->o));
 }
 
@@ -130,6 +138,49 @@ static void encode(struct member *m, int f, const struct cmp_codec *codec) {
     assert_int_equal(inter_outer_encode(m->o, f, codec, counts_of, m, &m->blob[f]), NEB_OK);
 }
 
+// On a device: after inter_outer_form the parameters may change before they are encoded.
+static void encode_in_parts(struct member *m, int f, const struct cmp_codec *codec) {
+    see(m);
+    inter_outer_form(m->o, f);
+    for (int i = 0; i < UNITS; i++)
+        m->D->ops->zero(m->D, m->there[i], elements(i) * sizeof(float));
+    encode(m, f, codec);
+    for (int i = 0; i < UNITS; i++)
+        m->D->ops->upload(m->D, m->there[i], m->theta_m[i], elements(i) * sizeof(float));
+    assert_int_equal(m->D->ops->finish(m->D), NEB_OK);
+}
+
+static void apply(struct member *m, int f, const struct inter_outer_round *r, bool in_parts,
+                  struct kern_digest *d) {
+    if (!m->D || !in_parts) {
+        assert_int_equal(inter_outer_apply(m->o, f, r, d), NEB_OK);
+        return;
+    }
+    assert_int_equal(inter_outer_open(m->o, f, r), NEB_OK);
+    assert_int_equal(inter_outer_settle(m->o, f, r), NEB_OK);
+    assert_int_equal(inter_outer_settled(m->o, f, d), NEB_OK);
+}
+
+// Four floats per parameter, in the device's memory or pinned, and some units of scratch; and once
+// there were commits (frames), those of the largest one, unpacked.
+static void takes_four_floats(const struct member *m, bool robust, bool frames) {
+    size_t all = 0, largest = 0, fragment[FRAGMENTS] = {0}, codec = 3, more = 0;
+    for (int i = 0; i < UNITS; i++) {
+        all += elements(i);
+        fragment[shapes[i].fragment] += elements(i);
+        largest = elements(i) > largest ? elements(i) : largest;
+    }
+    size_t most = fragment[0] > fragment[1] ? fragment[0] : fragment[1],
+           state = (m->pinned ? 6 * largest : 4 * all + 2 * largest) * sizeof(float);
+    uint64_t bytes = inter_outer_device_bytes(m->o);
+    if (frames) // at most four bytes per element of each update, rounded up; row weights
+        more = (MEMBERS * (most + 3 * 64) + codec * largest + (robust ? most : 0)) * sizeof(float) +
+               (64 << 10);
+    if (bytes < state || bytes > state + more)
+        fail_msg("%llu bytes of the device, not %zu to %zu", (unsigned long long)bytes, state,
+                 state + more);
+}
+
 // Merges fragment f in this round; both of ms have sent before.
 static void outcome(struct member *ms[2], const struct member *peer, int f, int round) {
     for (int i = 0; i < 2; i++) {
@@ -151,15 +202,22 @@ static void outcome(struct member *ms[2], const struct member *peer, int f, int 
             r.n = 2;
             break;
         case 2: inter_outer_skip(ms[i]->o, f, &d); continue;
-        case 3: inter_outer_reject(ms[i]->o, f); continue;
+        case 3: // refused; once after its commit was opened, as one of a former incarnation
+            if (round > 7 && ms[i]->D)
+                assert_int_equal(inter_outer_open(ms[i]->o, f, &r), NEB_OK);
+            inter_outer_reject(ms[i]->o, f);
+            if (round < 7)
+                continue;
+            parts[1].mine = false;
+            break;
         case 6: r.parts = parts + 1, r.n = 1; break; // only our own update
         default: break;
         }
-        assert_int_equal(inter_outer_apply(ms[i]->o, f, &r, &d), NEB_OK);
+        apply(ms[i], f, &r, round % 2, &d);
         if (round % 7 == 5) { // then a second merge round, without an update in flight
             parts[1] = parts[2];
             r.n = 2;
-            assert_int_equal(inter_outer_apply(ms[i]->o, f, &r, &d), NEB_OK);
+            apply(ms[i], f, &r, false, &d);
         }
         struct kern_digest now = inter_outer_fragment_digest(ms[i]->o, f);
         assert_true(d.lo == now.lo && d.hi == now.hi);
@@ -185,7 +243,7 @@ static void refuses(struct member *m, const struct member *peer, int f) {
 }
 
 // The host sends an update, and the device takes the state over while it is in flight.
-static void leave_and_return(struct member *host, struct member *on, struct kern *D, int f,
+static void leave_and_return(struct member *host, struct member *on, int f,
                              const struct cmp_codec *codec) {
     see(on);
     assert_int_equal(inter_outer_to_host(on->o), NEB_OK);
@@ -195,12 +253,12 @@ static void leave_and_return(struct member *host, struct member *on, struct kern
     encode(on, f, codec);
     assert_int_equal(host->blob[f].len, on->blob[f].len);
     assert_memory_equal(host->blob[f].p, on->blob[f].p, host->blob[f].len);
-    assert_int_equal(inter_outer_to_device(on->o, D, on->there, 0), NEB_OK);
+    to_device(on);
     same(host, on, "left and came back", -1);
 }
 
-static void run(const char *name, bool robust, float blend) {
-    struct member host = {0}, on = {0}, peer = {0};
+static void run(const char *name, bool robust, float blend, bool pinned) {
+    struct member host = {0}, on = {.pinned = pinned}, peer = {0};
     struct member *both[2] = {&host, &on};
     struct kern *D = NULL;
     struct cmp_codec codec;
@@ -210,6 +268,7 @@ static void run(const char *name, bool robust, float blend) {
     create(&host, robust, blend, false, NULL);
     create(&on, robust, blend, true, D);
     create(&peer, robust, blend, false, NULL);
+    takes_four_floats(&on, robust, false);
     for (int round = 0; round < ROUNDS; round++) {
         int f = round % FRAGMENTS;
         learn(&host, 100 + (uint64_t)round);
@@ -217,10 +276,13 @@ static void run(const char *name, bool robust, float blend) {
         learn(&peer, 200 + (uint64_t)round);
         encode(&peer, f, &codec);
         if (round == 9)
-            leave_and_return(&host, &on, D, f, &codec);
+            leave_and_return(&host, &on, f, &codec);
         for (int again = 0; again < (round % 4 == 3 ? 2 : 1); again++) {
             for (int i = 0; i < 2; i++) {
-                encode(both[i], f, &codec);
+                if (both[i]->D && (round / 2) % 2)
+                    encode_in_parts(both[i], f, &codec);
+                else
+                    encode(both[i], f, &codec);
                 learn(both[i], 300 + (uint64_t)round);
             }
             assert_int_equal(host.blob[f].len, on.blob[f].len);
@@ -247,6 +309,7 @@ static void run(const char *name, bool robust, float blend) {
         for (int i = 0; i < 2; i++)
             inter_outer_finish(both[i]->o, f);
     same(&host, &on, "finished", ROUNDS);
+    takes_four_floats(&on, robust, true);
     destroy(&host);
     destroy(&on);
     destroy(&peer);
@@ -257,11 +320,14 @@ static void test_every_codec(void **state) {
     (void)state;
     const char *const names[] = {"fp32", "bf16", "int8", "int4", "int2:130", "topk", "topk:1/64"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        run(names[i], false, i % 2 ? 0.3f : 0);
+        run(names[i], false, i % 2 ? 0.3f : 0, false);
+    run("int8", false, 0, true);
+    run("topk", false, 0.3f, true);
 }
 static void test_robust(void **state) {
     (void)state;
-    run("int4", true, 0);
+    run("int4", true, 0, false);
+    run("int4", true, 0, true);
 }
 
 int main(void) {

@@ -147,7 +147,8 @@ static void talk_distill(void) {
         NEB_ASSERT(agent_distill_step_of(out.p, out.len) == step);
         keep(requests, &request);
         keep(labels, &out);
-        NEB_ASSERT(agent_distill_learn(student, out.p, out.len) == NEB_OK);
+        NEB_ASSERT(agent_distill_learn(student, &(struct agent_distill_labels){out.p, out.len, 1},
+                                       1) == NEB_OK);
     }
     agent_distill_destroy(&teacher);
     agent_distill_destroy(&student);
@@ -235,7 +236,9 @@ static enum neb_status take(enum kind kind, struct listener *l, const uint8_t *p
     case LABELS:
         step = agent_distill_step_of(p, n);
         NEB_ASSERT(step >= 0 || n < 8 || p[7] & 0x80);
-        return l->distill->s.f.step < STEPS ? agent_distill_learn(l->distill, p, n) : NEB_ERR_STATE;
+        return l->distill->s.f.step < STEPS
+                   ? agent_distill_learn(l->distill, &(struct agent_distill_labels){p, n, 1}, 1)
+                   : NEB_ERR_STATE;
     case REQUESTS:
         step = l->distill->s.f.step;
         return step < STEPS ? agent_distill_label(l->distill, 0, step, 4, p, n, &l->out)

@@ -364,7 +364,8 @@ static enum neb_status seal(struct leader *w, const struct options *o) {
 
 static enum neb_status place(struct leader *w, const struct options *o) {
     if (w->device && strcmp(o->outer, "host"))
-        NEB_TRY(agent_shards_place(w->shards, !strcmp(o->outer, "device")));
+        NEB_TRY(agent_shards_place(w->shards, strcmp(o->outer, "device") ? AGENT_SHARDS_AUTO
+                                                                         : AGENT_SHARDS_DEVICE));
     if (w->device)
         fprintf(stderr, "the exchange is on the %s\n",
                 inter_outer_on_device(w->outer) ? "device" : "host");

@@ -186,8 +186,12 @@ static struct {
     size_t bytes;
 } pinned[PINNED_MOST];
 
+// EMU_PINNED=RANK:BYTES: what that rank can pin.
 cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned flags) {
-    cudaError_t e = take(out, bytes);
+    size_t most = bytes_of("EMU_PINNED"), all = bytes;
+    for (int i = 0; i < PINNED_MOST; i++)
+        all += pinned[i].at ? pinned[i].bytes : 0;
+    cudaError_t e = most && all > most ? cudaErrorMemoryAllocation : take(out, bytes);
     (void)flags;
     for (int i = 0; e == cudaSuccess && i < PINNED_MOST; i++)
         if (!pinned[i].at) {
