@@ -262,6 +262,8 @@ KEY_INT32(OTHER, distill.shape.d_ff, "distill.teacher.d_ff", 0, 1 << 20, "0",
     "its feed-forward width; 0: as the model")
 KEY_ENUM(DISTILL, when_lost, "distill.when_lost", enum agent_lost, lost_names, "wait",
     "a student without labels waits, or trains alone by cross-entropy")
+KEY_ENUM(DISTILL, align, "distill.align", enum agent_align, align_names, "same",
+    "vocabularies of the sides; text: an attached teacher has another one, and maps its labels")
 KEY_BOOL(DISTILL, pushed, "distill.push_text", "false",
     "students send their text; else teacher and students read the same shards")
 KEY_BOOL(DISTILL, federate, "distill.federate", "false",

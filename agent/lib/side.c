@@ -453,6 +453,9 @@ static enum neb_status report(struct nebula_side *s, double eval_loss) {
                         s->rows ? 1.0 : 0.0);
     if (!s->teaches)
         json_object_set_new(quality, "stall", agent_stream_stall(s->peers[0].labels));
+    else if (lib_side_job(s)->distill.align == AGENT_ALIGN_TEXT)
+        json_object_set_new(quality, "mapped_share",
+                            json_real(s->rows ? (double)s->mapped / (double)s->rows : 0));
     return exchange_report(x, results,
                            json_pack("{s:s,s:i,s:I,s:I,s:o}", "role",
                                      s->teaches ? "teacher" : "student", "vocab",

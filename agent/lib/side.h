@@ -46,6 +46,7 @@ struct nebula_side {
     int64_t step;                   // student: the next step to learn
     bool learning;                  // student: its labels were given
     uint64_t rows, put_bytes;       // labels that passed, for the report
+    uint64_t mapped;                // teacher: rows with labels of another vocabulary
 };
 
 static inline const struct agent_job *lib_side_job(const struct nebula_side *s) {

@@ -311,3 +311,18 @@ int nebula_side_model(struct nebula_side *s, const char *model) {
     return read == NEB_OK ? lib_fail(NEBULA_ERR_INVALID, "nebula_side_model: %s", text)
                           : lib_pass(read);
 }
+
+int nebula_side_mapped(struct nebula_side *s, int64_t rows) {
+    LIB_POINT;
+    int st = lib_side_usable(s, "nebula_side_mapped", true, false);
+    if (st)
+        return st;
+    if (lib_side_job(s)->distill.align != AGENT_ALIGN_TEXT)
+        return lib_fail(NEBULA_ERR_STATE, "nebula_side_mapped: a teacher with another vocabulary "
+                                          "needs distill.align: text");
+    if (rows < 0 || (uint64_t)rows + s->mapped > s->rows)
+        return lib_fail(NEBULA_ERR_INVALID, "nebula_side_mapped: %lld rows of %llu",
+                        (long long)rows, (unsigned long long)s->rows);
+    s->mapped += (uint64_t)rows;
+    return NEBULA_OK;
+}

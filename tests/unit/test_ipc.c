@@ -104,7 +104,17 @@ static void take_interrupted(struct agent_ipc *s, struct agent_ipc_client *from,
         assert_int_equal(st, NEB_OK);
         assert_int_equal(agent_ipc_int(&m, "i", -1), i);
         assert_int_equal(m.n_parts, parts);
+        // the parts outlive the message; a short one lies inside of its frame
+        struct agent_ipc_msg kept = {0};
+        agent_ipc_msg_take_parts(&kept, &m);
+        assert_int_equal(m.n_parts, 0);
+        assert_int_equal(agent_ipc_int(&m, "i", -1), i);
         agent_ipc_msg_clear(&m);
+        memset(&m, 0xff, sizeof m);
+        assert_int_equal(kept.n_parts, parts);
+        for (size_t k = 0; k < parts; k++)
+            assert_true(kept.parts[k].len == 1 && *(const char *)kept.parts[k].p == 'a' + (int)k);
+        agent_ipc_msg_clear(&kept);
     }
 }
 

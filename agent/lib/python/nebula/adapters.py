@@ -5,7 +5,8 @@
         teach(t, HuggingFace(AutoModelForCausalLM.from_pretrained(...)))
         # or: teach(t, Server("http://127.0.0.1:8000/v1", "my-model"))
 
-Both take token ids, so the model's tokenizer must be the job's.
+Both take token ids, so the model's tokenizer must be the job's; nebula.align has labels of a model
+with another one.
 """
 from __future__ import annotations
 
@@ -46,6 +47,8 @@ def teach(teacher: Teacher, label: Callable[[Text, int, float], Labels]) -> None
             teacher.model(name)
             said = name
         teacher.put(text, *labels)
+        if hasattr(label, "mapped"):
+            teacher.mapped(label.mapped)
 
 
 def _answered(teacher: Teacher, text: Text, label: Any) -> Text:

@@ -65,6 +65,7 @@ for _name, _arguments in {
         "learned": [_HANDLE, c_double, c_uint64, POINTER(c_int)],
         "saved": [_HANDLE],
         "model": [_HANDLE, c_char_p],
+        "mapped": [_HANDLE, c_int64],
         "fail": [POINTER(_HANDLE), c_char_p],
         "close": [POINTER(_HANDLE), c_double]}.items():
     getattr(lib, f"nebula_side_{_name}").argtypes = _arguments
@@ -250,6 +251,10 @@ class Teacher(Side):
         """Names the model that makes the labels, such as its name and a digest. The job ends with
         both names if they differ from those of its first labels, also in a later program."""
         check(lib.nebula_side_model(self._handle, name.encode()))
+
+    def mapped(self, rows: int) -> None:
+        """After put, with distill.align: text: how many of its rows could be mapped."""
+        check(lib.nebula_side_mapped(self._handle, rows))
 
     def answer(self, text: Text, answers: Sequence[Sequence[int]]) -> Text:
         """The text with these targets instead of the student's, one answer to each prompt (the
