@@ -6,7 +6,6 @@
 #include "agent/job/json.h"
 #include "agent/show/report.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -328,8 +327,6 @@ enum neb_status agent_trace_write(const char *metrics, const char *job, FILE *ou
     *events = t->events;
     if (st == NEB_OK && t->oom)
         st = neb_fail(NEB_ERR_NOMEM, "out of memory for a trace");
-    if (st == NEB_OK && ferror(out))
-        st = neb_fail_errno("cannot write the trace");
     free(t->marks);
     free(t);
     return st;
