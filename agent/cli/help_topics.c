@@ -308,6 +308,7 @@ const struct agent_topic agent_topics[] = {
      "  cluster's own checkpoint.\n"
      "  launcher: attach lets a program of yours teach or learn (Python:\n"
      "  nebula.teacher, nebula.student). It needs push_text: true and model.vocab.\n"
+     "  align: text lets such a teacher have another vocabulary (nebula.align).\n"
      "    nebula distill configs/distill-translate.yaml --local 2 --out out/mt\n"
      "    nebula eval CKPT --task translate --corpus DIR --beam 4\n"
      "  A job with students alone trains on text: that makes a teacher. Without a\n"

@@ -141,7 +141,8 @@ static bool has_outer(const struct agent_job *j, int self) {
 static struct intra_cost_frames frames_of(const struct agent_job *j, int32_t members) {
     enum { ELEMENTS = 1 << 20, UNIT_BYTES = 256 << 10 };
     struct cmp_codec codec;
-    if (j->sync.gate == AGENT_GATE_PRIVATE || cmp_codec_parse(j->sync.codec, &codec) != NEB_OK)
+    const char *name = one_process(j) ? "fp32" : j->sync.codec; // exchange_alone
+    if (j->sync.gate == AGENT_GATE_PRIVATE || cmp_codec_parse(name, &codec) != NEB_OK)
         return (struct intra_cost_frames){.work = 2, .update = 2};
     double update = (double)cmp_codec_bytes_max(&codec, ELEMENTS, 1) / ELEMENTS;
     double times = cmp_codec_density(&codec) < 1 ? 12 + 7.0 * members : 10 + 2.5 * members;
@@ -162,7 +163,7 @@ static struct intra_cost_job cost_job(const struct agent_job *j, int self, enum 
     x.outer = has_outer(j, self);
     x.outer_single = j->sync.gate == AGENT_GATE_PRIVATE;
     x.fragments = agent_job_fragments(j);
-    x.members = agent_job_exchanging(j);
+    x.members = one_process(j) ? 1 : agent_job_exchanging(j);
     if (x.outer)
         x.frames = frames_of(j, at_least_one(x.members));
     x.model = model_of(j, role, found, &x.trainable);

@@ -50,7 +50,8 @@ enum agent_text_source { // who wrote what a student learns
     AGENT_TEXT_STUDENT,  // its own samples, which the teacher labels (on-policy)
     AGENT_TEXT_TEACHER,  // the teacher's answers to the prompts (sequence-level)
 };
-enum agent_lost { AGENT_LOST_WAIT, AGENT_LOST_ALONE }; // a student without labels
+enum agent_align { AGENT_ALIGN_SAME, AGENT_ALIGN_TEXT }; // of the sides' vocabularies
+enum agent_lost { AGENT_LOST_WAIT, AGENT_LOST_ALONE };   // a student without labels
 
 enum agent_init {    // first parameters
     AGENT_INIT_SEED, // the built-in model's, made from the seed or read from init_from

@@ -341,6 +341,7 @@ static enum neb_status validate_teachers(const struct agent_job *j, int teachers
                                          const char *file) {
     const struct agent_distill_config *d = &j->distill;
     bool open = teachers > count_roles(j, AGENT_ROLE_TEACHER); // a cluster with role auto
+    bool maps = d->align == AGENT_ALIGN_SAME;
     if (open && !d->teacher[0] && !d->learn)
         return BAD("distill.teacher.init", "a teacher that does not learn needs a checkpoint");
     for (int i = 0; i < j->n_clusters; i++) {
@@ -359,8 +360,9 @@ static enum neb_status validate_teachers(const struct agent_job *j, int teachers
                        c->name);
         if (!attached && !init && !d->learn)
             return BAD("distill.teacher.init", "a teacher that does not learn needs a checkpoint");
+        maps = maps || attached;
     }
-    return NEB_OK;
+    return maps ? NEB_OK : BAD("distill.align", "text needs a teacher with launcher: attach");
 }
 
 static enum neb_status validate_distill(const struct agent_job *j, const char *file) {

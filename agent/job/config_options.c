@@ -15,6 +15,7 @@ const char *const config_role_names[] = {"none",    "generator", "discriminator"
                                          "teacher", "student",   NULL};
 static const char *const task_names[] = {"translate", "text", "instruct", NULL};
 static const char *const source_names[] = {"corpus", "student", "teacher", NULL};
+static const char *const align_names[] = {"same", "text", NULL};
 static const char *const lost_names[] = {"wait", "alone", NULL};
 static const char *const gate_names[] = {"trusted", "robust", "private", NULL};
 static const char *const row_counts_names[] = {"coarse", "exact", NULL};

@@ -262,6 +262,8 @@ KEY_INT32(OTHER, distill.shape.d_ff, "distill.teacher.d_ff", 0, 1 << 20, "0",
     "its feed-forward width; 0: as the model")
 KEY_ENUM(DISTILL, when_lost, "distill.when_lost", enum agent_lost, lost_names, "wait",
     "a student without labels waits, or trains alone by cross-entropy")
+KEY_ENUM(DISTILL, align, "distill.align", enum agent_align, align_names, "same",
+    "vocabularies of the sides; text: an attached teacher has another one, and maps its labels")
 KEY_BOOL(DISTILL, pushed, "distill.push_text", "false",
     "students send their text; else teacher and students read the same shards")
 KEY_BOOL(DISTILL, federate, "distill.federate", "false",
@@ -273,7 +275,7 @@ KEY_FLOAT(DISTILL, patience_s, "distill.patience_s", 0, 1e6, "30",
 KEY_PATH(DISTILL, cache, "distill.cache", "",
     "folder for received labels; a job without teacher learns from it")
 KEY_INT32(DISTILL, beam, "distill.beam", 1, 16, "1",
-    "beam of the translations measured at the end; 1: greedy")
+    "beam of the translations measured at the end, and of a teacher's answers; 1: greedy")
 
 KEY_INT32(JOB, eval_windows, "eval.windows", 0, 1e9, "64", "held-out windows per source; 0: all")
 KEY_INT32(JOB, eval_every, "eval.every_steps", 0, 1e9, "0",

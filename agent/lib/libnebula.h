@@ -110,9 +110,10 @@ enum nebula_state {
     // --resume` or `nebula resume`.
     NEBULA_STOP = 2,
 };
-enum { NEBULA_DIMS_MAX = 8, NEBULA_NAME_MAX = 255 };
+enum { NEBULA_DIMS_MAX = 8, NEBULA_NAME_MAX = 255, NEBULA_NOT_YET = -1 };
 
 struct nebula; // a handle
+struct nebula_step_stats;
 
 // The ranks of the loop, over a process group of its own. The hooks are called inside collective
 // calls of the library, on the calling thread, with host memory. Messages between two ranks keep
@@ -139,6 +140,11 @@ struct nebula_hooks {
     // piece of the wait (at most 10 s). A signal does not end the wait: a language that handles
     // signals between its own instructions (Python: Ctrl-C) can do so here.
     int (*wait)(void *user);
+    // Called on rank 0 for each step that was reported with `later`, in the order of the steps:
+    // sets the fields of *out that were late. wait: waits until they are known; otherwise it may
+    // return NEBULA_NOT_YET, and is asked again in the next call. The library waits for tokens
+    // before an update is sent, and for all figures before a checkpoint and at the end.
+    int (*figures)(void *user, int wait, struct nebula_step_stats *out);
 };
 
 struct nebula_attach_options {
@@ -275,16 +281,21 @@ struct nebula_step_stats {
     double lr;        // learning rate of the step
     double grad_norm; // before clipping
     double eval_loss; // on held-out text, if the caller has just measured it
+    // Figures that are not known yet, because a device computes them, come from the hook `figures`:
+    // so the loop need not wait for its device.
+    uint32_t later; // enum nebula_later
 };
+enum nebula_later { NEBULA_LATER = 1, NEBULA_LATER_TOKENS = 2 }; // the doubles; the tokens
 #define NEBULA_STEP_STATS_INIT                                                                     \
     {                                                                                              \
         sizeof(struct nebula_step_stats), 0, NEBULA_UNKNOWN, NEBULA_UNKNOWN, NEBULA_UNKNOWN,       \
-            NEBULA_UNKNOWN                                                                         \
+            NEBULA_UNKNOWN, 0                                                                      \
     }
 
 // nebula_step with more figures of the step. Fields after the caller's size count as unknown.
-// ERRORS  as nebula_step. NEBULA_ERR_INVALID: stats is NULL. NEBULA_ERR_VERSION: this library does
-//         not know a struct of this size.
+// ERRORS  as nebula_step. NEBULA_ERR_INVALID: stats is NULL, or figures come later and there is no
+//         hook for them. Tokens that come later and are too many are an error of a later call.
+//         NEBULA_ERR_VERSION: this library does not know a struct of this size.
 // EXAMPLE struct nebula_step_stats s = NEBULA_STEP_STATS_INIT;
 //         s.tokens = 4096, s.loss = loss, s.lr = lr;
 //         if (nebula_step_with(n, &s, &state) != NEBULA_OK) {
@@ -398,7 +409,9 @@ struct nebula_text {
     // has one row of labels, which the model predicts at the position before it.
     const int32_t *lengths, *prefixes; // (sequences)
     const int32_t *ids;                // the sequences, one after the other
-    // Student: (rows, k), most likely first, and (rows) the probability of all other tokens.
+    // Student: (rows, k), most likely first, and (rows) the probability of all other tokens. Of
+    // several teachers: the mixture of theirs, by weight. k 0: the labels belong to samples of an
+    // earlier process that differ from these; learn nothing from them.
     int32_t k;
     const int32_t *label_ids;
     const float *label_logprobs, *label_tails;
@@ -431,6 +444,24 @@ NEBULA_EXPORT int nebula_side_put(struct nebula_side *s, int64_t step, int32_t s
 // another process, ends the job with both names, because labels of two models must not mix.
 // ERRORS  NEBULA_ERR_INVALID: the name differs (the side can only be closed), or is no such text.
 NEBULA_EXPORT int nebula_side_model(struct nebula_side *s, const char *model);
+// Teacher, with distill.align: text, after nebula_side_put: how many rows of this text could be
+// mapped from the teacher's vocabulary to the student's. The job reports their share.
+// ERRORS  NEBULA_ERR_STATE: the job does not say distill.align: text. NEBULA_ERR_INVALID: more rows
+//         than were put.
+NEBULA_EXPORT int nebula_side_mapped(struct nebula_side *s, int64_t rows);
+// 1 if this side writes the targets of a step itself (distill.source): a teacher calls
+// nebula_side_answer before nebula_side_put; a student asks for labels of its own samples, and
+// after a restart of the same ones. Such samples are learned by KL alone. Else 0.
+NEBULA_EXPORT int nebula_side_writes(const struct nebula_side *s, int64_t step);
+// Teacher: replaces the targets of the text of nebula_side_next by its answers, one to each prompt
+// (the first `prefix` ids of each sequence), with the id of the end if the answer has ended. ids:
+// the answers, one after the other. An answer that is longer than its micro-batch has room for is
+// cut. *out: the text that nebula_side_put labels.
+// ERRORS  NEBULA_ERR_STATE: not a step to answer, or answered already. NEBULA_ERR_INVALID: not one
+//         answer a prompt, an empty one, or an id outside the vocabulary.
+NEBULA_EXPORT int nebula_side_answer(struct nebula_side *s, int64_t step, int32_t sequences,
+                                     const int32_t *lengths, const int32_t *ids,
+                                     struct nebula_text *out);
 // Student: asks for the labels of the step after the last one that was asked for.
 // ERRORS  NEBULA_ERR_STATE: more than `ahead` steps without labels; learn first. NEBULA_ERR_AGAIN:
 //         the agent was restarted.

@@ -39,7 +39,15 @@ enum neb_status agent_side_corpus_fits(const struct agent_job *j, int cluster,
                         "cluster %s: modes rtd and distill take no corpus that streams: build it "
                         "without `stream`",
                         j->clusters[cluster].name);
-    return agent_job_corpus_fits(j, cluster, corpus);
+    NEB_TRY(agent_job_corpus_fits(j, cluster, corpus));
+    int generator = agent_job_role(j, AGENT_ROLE_GENERATOR);
+    bool reads = cluster == generator || !j->rtd.push_text; // else the text comes with the batches
+    if (j->mode != AGENT_MODE_RTD || generator < 0 || !reads)
+        return NEB_OK;
+    struct intra_sampler *windows = NULL; // the sources have text for windows of this length
+    NEB_TRY(agent_job_sampler(j, generator, corpus, &windows));
+    intra_sampler_destroy(&windows);
+    return NEB_OK;
 }
 
 // A job without a teacher learns from stored labels, so those of the first and the last step must

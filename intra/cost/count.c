@@ -277,7 +277,7 @@ static enum neb_status once_more(struct rank *x, const struct intra_cost_side *s
     enum neb_status st = !at || !numbers || !u ? neb_fail(NEB_ERR_NOMEM, "out of memory counting")
                          : side->soft_k > 1
                              ? intra_device_labels(x->device, at, n, 1, 1, ids, numbers, numbers)
-                             : intra_device_sample(x->device, x->model->c.vocab, at, n, u, ids);
+                             : intra_device_sample(x->device, x->model->c.vocab, at, n, 1, u, ids);
     free(at);
     free(numbers);
     free(u);

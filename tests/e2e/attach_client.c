@@ -4,7 +4,7 @@
 //
 // usage: attach_client AGENT JOB TARGET [--die-at STEP | --detach-at STEP | --boast-at STEP]
 //        attach_client AGENT JOB TARGET --mesh KIND RANKS [--own START | --base MODULUS]
-//            [--die-at STEP | --bad KIND | --save-at STEP DIR | --load DIR]
+//            [--die-at STEP | --bad KIND | [--load DIR] --save-at STEP DIR | --load DIR]
 //
 // --mesh: the loop has RANKS ranks, processes that hold parts of each tensor. rows, cols: of its
 // rows or columns. hsdp: halves of the rows, each on half of the ranks. strided: a part of each
@@ -314,6 +314,31 @@ static void sleep_until(struct timespec *at, double ms) { // until ms after *at;
     (void)clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, at, NULL);
 }
 
+// The figures of steps on a device come later: after two more steps, or when the library waits.
+static struct nebula_step_stats late[64];
+static int n_late;
+
+static int late_figures(void *user, int wait, struct nebula_step_stats *out) {
+    (void)user;
+    if (!n_late)
+        return 1;
+    if (!wait && n_late < 3)
+        return NEBULA_NOT_YET;
+    out->tokens = late[0].tokens, out->loss = late[0].loss, out->lr = late[0].lr;
+    out->eval_loss = late[0].eval_loss;
+    memmove(late, late + 1, (size_t)--n_late * sizeof *late);
+    return 0;
+}
+
+static int step_later(struct nebula *n, const struct nebula_step_stats *s, int *state) {
+    struct nebula_step_stats asked = NEBULA_STEP_STATS_INIT;
+    asked.later = NEBULA_LATER | NEBULA_LATER_TOKENS;
+    if (n_late == 64)
+        return NEBULA_ERR_IO;
+    late[n_late++] = *s;
+    return nebula_step_with(n, &asked, state);
+}
+
 int main(int argc, char **argv) {
     struct nebula_attach_options o = {
         .size = sizeof o, .api = NEBULA_API, .threads = 1, .timeout_s = 30};
@@ -337,6 +362,7 @@ int main(int argc, char **argv) {
     }
     if (there) // each rank for itself
         loop_device_open(&device);
+    o.hooks.figures = there && loop.hooks.rank == 0 ? late_figures : NULL;
     bool other = argc > 5 && !strcmp(argv[4], "--other"),
          frozen = argc > 5 && !strcmp(argv[4], "--frozen"),
          brief = argc > 5 && !strcmp(argv[4], "--brief"),
@@ -347,14 +373,13 @@ int main(int argc, char **argv) {
     long modulus = base ? strtol(argv[5], NULL, 10) : 0;
     argv += base ? 2 : 0, argc -= base ? 2 : 0;
     int rank = loop.hooks.rank, ranks = loop.hooks.ranks;
+    const char *from = argc > 5 && !strcmp(argv[4], "--load") ? argv[5] : "";
+    if (*from && argc > 6)
+        argv += 2, argc -= 2;
     const char *how = argc > 5 ? argv[4] : "";
     long at = argc > 5 ? strtol(argv[5], NULL, 10) : -1;
     if (!strcmp(how, "--bad") && rank == ranks - 1)
         bad = argv[5];
-    if (!strcmp(how, "--load"))
-        kept = argv[5];
-    if (!strcmp(how, "--save-at") && argc > 6)
-        kept = argv[6];
     double pace_ms = strcmp(how, "--pace") ? 0 : strtod(argv[5], NULL);
     uint64_t state_random = 0x9e3779b97f4a7c15u * (uint64_t)(target + 1);
     check(nebula_attach(&o, &n), "nebula_attach");
@@ -366,7 +391,8 @@ int main(int argc, char **argv) {
         take_model(n, tensors, mesh, &loop);
     if (modulus > 0)
         take_base(n, tensors, mesh, &loop, modulus);
-    if (!strcmp(how, "--load")) {
+    if (*from) {
+        kept = from;
         keep_parameters(tensors, true);
         keep_state(n, true);
     }
@@ -391,7 +417,8 @@ int main(int argc, char **argv) {
             if (status != NEBULA_ERR_INVALID)
                 return 4;
         }
-        if (step == at && !strcmp(how, "--save-at")) {
+        if (step == at && !strcmp(how, "--save-at") && argc > 6) {
+            kept = argv[6];
             keep_parameters(tensors, false);
             keep_state(n, false);
             return loop_end(&loop, 0);
@@ -419,7 +446,9 @@ int main(int argc, char **argv) {
         s.tokens = 256, s.loss = loss, s.lr = 0.02;
         s.eval_loss = (step + 1) % 40 ? NEBULA_UNKNOWN : loss; // two such steps in a run
         waits -= there && step + 1 < info.steps ? device.blocked() : 0;
-        check(step % 2 ? nebula_step_with(n, &s, &state) : nebula_step(n, 256, loss, &state),
+        check(step % 2 == 0        ? nebula_step(n, 256, loss, &state)
+              : there && rank == 0 ? step_later(n, &s, &state)
+                                   : nebula_step_with(n, &s, &state),
               "nebula_step");
         waits += there && step + 1 < info.steps ? device.blocked() : 0;
         if (nebula_step_count(n) <= step)
@@ -441,5 +470,7 @@ int main(int argc, char **argv) {
     if (rank == 0 && there)
         printf("waits inside steps: %ld\n", waits);
     check(nebula_close(&n, 1.5), "nebula_close");
+    if (n_late)
+        return 5;
     return loop_end(&loop, state == NEBULA_DONE ? 0 : 3);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A teacher or a student of mode distill that uses only libnebula.h, for test_side_faults.sh. It has
-// no model: labels and texts follow from numbers, so the student knows every label that it must get.
+// A teacher or a student of mode distill that uses only libnebula.h, for test_side_faults.sh. It
+// has no model: labels and texts follow from numbers, so the student knows every label that it must
+// get.
 //
 // usage: side_client HOME VOCABULARY teacher [OPTION]...   labels all texts
 //        side_client HOME VOCABULARY student FILE [OPTION]...

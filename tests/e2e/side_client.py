@@ -4,7 +4,8 @@ usage: side_client.py teacher TOKENIZER [bad | slow]      (with $NEBULA_AGENT)
        side_client.py student TOKENIZER TEXT FILE [STEP]  FILE keeps the next step; ends at STEP
        side_client.py server TOKENIZER    the teacher asks a server of this program, which first
                                           fails in every way, and once more in mid-run
-       side_client.py changes TOKENIZER   the same, but the server changes its model in mid-run"""
+       side_client.py changes TOKENIZER   the same, but the server changes its model in mid-run
+       side_client.py aligned TOKENIZER   a teacher with a part of the student's tokens"""
 import http.server
 import json
 import math
@@ -16,6 +17,7 @@ import time
 
 import nebula
 from nebula.adapters import Server, teach as teach_with
+from nebula.align import Aligned, Vocabulary
 
 
 def refuses(what, status, call, *arguments):
@@ -69,8 +71,13 @@ def teach(tokenizer, how=""):
                 bad_labels(t, text)
             if how == "slow":
                 time.sleep(0.15)
+            if t.writes(text.step):
+                refuses("early", 2, t.put, text, *labels_of(text, t.k))
+                refuses("one", 1, t.answer, text, [[3]])
+                refuses("beyond", 1, t.answer, text, [[t.vocab] for _ in text.sequences])
+                text = t.answer(text, [[ids[0], 3] * 200 for ids, _ in text.sequences])
             t.put(text, *labels_of(text, t.k))
-            print(f"labels of {text.step}", flush=True)
+            print(f"labels of {text.step}, {text.rows} rows", flush=True)
         print(f"state {t.state}", flush=True)
 
 
@@ -79,9 +86,11 @@ def learn(tokenizer, texts, file, end="1000000"):
     kept = pathlib.Path(file)
     begin = json.loads(kept.read_text()) if kept.exists() else 0
 
-    def text(step):
-        return [tuple(lines[(step * 8 + i) % len(lines)]) for i in range(8)]
-    with nebula.student(text, tokenizer, step=begin) as s:
+    def text(step):  # a sample differs in each process
+        own = ([os.getpid() % 300 + 3] if s.writes(step) else [])
+        return [(ids + own, n) for ids, n in
+                (lines[(step * 8 + i) % len(lines)] for i in range(8))]
+    with nebula.student(lambda step: text(step), tokenizer, step=begin) as s:
         if begin == 0:
             refuses("no target", 1, s.ask, [([1, 2], 2)] * 8)
             refuses("few", 1, s.ask, [([1, 2], 1)])
@@ -105,6 +114,38 @@ def learn(tokenizer, texts, file, end="1000000"):
         print(f"state {s.state}", flush=True)
         if s.state == nebula.DONE:
             s.close(1.25)
+
+
+def teach_aligned(tokenizer):
+    """Its tokens are bytes and half of the student's tokens; the longest that fits comes first."""
+    students = Vocabulary.of(pathlib.Path(tokenizer).with_suffix(".vocab"))
+    pieces = sorted({p for i, p in enumerate(students.pieces) if p and (i % 2 or len(p) == 1)}
+                    | {bytes([b]) for b in range(256)}, key=len, reverse=True)
+
+    def encode(text):
+        raw, ids = text.encode(), []
+        while raw:
+            ids.append(next(i for i, p in enumerate(pieces) if raw.startswith(p)))
+            raw = raw[len(pieces[ids[-1]]):]
+        return ids
+
+    def label(text, k, temperature):
+        ids = [[(t + i) % len(pieces) for i in range(k)]
+               for s, prefix in text.sequences for t in s[prefix:]]
+        return ids, [[math.log(0.8 * 0.2 ** i) for i in range(k)] for _ in ids]
+    with nebula.teacher(tokenizer) as t:
+        aligned, rows, mapped = Aligned(label, Vocabulary(pieces, encode), students), 0, 0
+
+        def count(text, *rest):
+            nonlocal rows, mapped
+            labels = aligned(text, *rest)
+            rows, mapped = rows + text.rows, mapped + aligned.mapped
+            count.mapped = aligned.mapped
+            return labels
+        refuses("too many", 1, t.mapped, 1)
+        teach_with(t, count)
+        print(f"share {mapped / rows}", flush=True)
+        print(f"state {t.state}", flush=True)
 
 
 class Answers(http.server.BaseHTTPRequestHandler):
@@ -193,4 +234,5 @@ def change(tokenizer):
 
 print(f"pid {os.getpid()}", flush=True)
 {"teacher": teach, "student": learn, "server": serve,
- "changes": change}[sys.argv[1]](*sys.argv[2:])
+ "changes": change,
+ "aligned": teach_aligned}[sys.argv[1]](*sys.argv[2:])

@@ -15,7 +15,9 @@ job() { # FILE
 # NAME, then the client's options of alpha and beta
 run() {
     job "$T/$1.yaml"
-    timeout 600 "$nebula" pretrain "$T/$1.yaml" --local 2 --out "$T/$1" >"$T/$1.log" 2>&1 & pid=$!
+    timeout 600 "$nebula" pretrain "$T/$1.yaml" --local 2 --out "$T/$1" \
+        ${seal:+--seal-key "$seal"} \
+        >"$T/$1.log" 2>&1 & pid=$!
     # shellcheck disable=SC2086
     timeout 600 "$client" "$T/$1/clusters/alpha" e2e 1 $2 >"$T/$1-a.log" 2>&1 & a=$!
     # shellcheck disable=SC2086
@@ -119,22 +121,32 @@ finish bad
 [[ $(summary '.clusters[0].params_digest' "$T/bad") == "$want" ]] ||
     fail "the digest differs after mistakes"
 
-# The loop saves the state with its own parameters, and continues from both on another mesh: at step
-# 24, where the library has no checkpoint.
-mkdir "$T/own-state"
-run kept "--mesh rows 3 --own 0.25 --save-at 24 $T/own-state" "--mesh hsdp 2 --own 0.25"
+# The loop saves the state with its own parameters, and continues from both on other meshes, of 4, 2
+# and 8 ranks: at steps 24 and 31, where the library has no checkpoint.
+mkdir "$T/own-state" "$T/then-state"
+run kept "--mesh rows 4 --own 0.25 --save-at 24 $T/own-state" "--mesh hsdp 2 --own 0.25"
 wait $a || fail "the loop could not save its state: $(cat "$T/kept-a.log")"
-timeout 600 "$client" "$T/kept/clusters/alpha" e2e 1 --mesh cols 2 --own 0.25 --load \
-    "$T/own-state" \
-    >"$T/kept-a.log" 2>&1 & a=$!
+loads() { # STEP MESH RANKS OPTIONS…
+    timeout 600 "$client" "$T/kept/clusters/alpha" e2e 1 --mesh "$2" "$3" --own 0.25 "${@:4}" \
+        >"$T/kept-a.log" 2>&1 & a=$!
+    within 60 has "begins at $1" "$T/kept-a.log" || fail "the loop did not begin at step $1"
+}
+loads 24 cols 2 --load "$T/own-state" --save-at 31 "$T/then-state"
+wait $a || fail "the loop could not save its state again: $(cat "$T/kept-a.log")"
+loads 31 strided 8 --load "$T/then-state"
 finish kept
-has 'begins at 24' "$T/kept-a.log" || fail "the loop did not begin at step 24"
 [[ $(summary '.clusters[0].params_digest' "$T/kept") == "$want" ]] ||
     fail "the digest differs after a state of the loop's own"
 
-# All take the first values of one cluster.
-init='{from: alpha}' run from "--mesh cols 2 --own 0.25" "--mesh rows 3 --own 0.5"
+# All take the first values of one cluster. Both sites seal what they write.
+"$nebula" seal init "$T/seal.key" --home "$T/home" >"$T/sealed" || fail "seal init failed"
+seal=$T/seal.key init='{from: alpha}' run from "--mesh cols 2 --own 0.25" "--mesh rows 3 --own 0.5"
 finish from
+find "$T/from" -name '*.ckpt' -o -name '*.part' >"$T/sealed"
+(($(grep -c 'part$' "$T/sealed") > 2)) || fail "the ranks wrote no parts: $(cat "$T/sealed")"
+while IFS= read -r file; do
+    [[ $(head -c 7 "$file") == nebseal ]] || fail "$file is in clear"
+done <"$T/sealed"
 [[ $(summary '.clusters[0].params_digest' "$T/from") == "$want" ]] ||
     fail "the loops did not begin with the values of alpha"
 has 'taken over from a snapshot' "$T/from-b.log" || fail "beta did not get the values of alpha"

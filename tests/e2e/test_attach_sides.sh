@@ -76,6 +76,19 @@ wait
 grep -Eq "vocabulary differs between the clusters: here [0-9a-f]{64}, there [0-9a-f]{64}" \
     "$T/other.log" || fail "the error does not name the digests: $(tail -n 3 "$T/other.log")"
 
+# A teacher with other tokens, whose labels are mapped.
+short aligned "$attached" "align: text"
+start aligned
+client "$T/aligned/clusters/alpha" aligned "$tokenizer" >"$T/aligned.out" 2>&1 ||
+    fail "the teacher with other tokens failed: $(cat "$T/aligned.out")"
+ended aligned
+jq -e --argjson share "$(sed -n 's/^share //p' "$T/aligned.out")" '.quality.clusters.alpha |
+    .mapped_share - $share | fabs < 1e-9 and $share > 0.2 and $share < 0.95' \
+    "$T/aligned/summary.json" >/dev/null ||
+    fail "summary: $(jq -c .quality "$T/aligned/summary.json")"
+grep -Eq '^alpha +[0-9.]+ % of the positions could be mapped' "$T/aligned.log" ||
+    fail "the job does not say the share: $(tail -n 5 "$T/aligned.log")"
+
 # Labels from a server, at temperature 1: the same probabilities, and most of them the same labels.
 short server "$attached"
 sed -i 's/temperature: 1.5/temperature: 1/' "$T/server.yaml"
@@ -128,6 +141,8 @@ refused() { # MESSAGE OPTIONS…
 refused "needs its role, distill.push_text: true" --set distill.push_text=false
 refused "its program has its own model" --set distill.teacher.learn=true
 refused "model.vocab: is missing" --set model.vocab=0
+refuses 2 "distill.align: text needs a teacher with launcher: attach" check "$T/learn.yaml" \
+    --set distill.align=text
 short mesh "[{name: alpha, role: teacher, launcher: attach},
     {name: beta, role: student, mesh: {tp: 3}}]"
 refuses 2 "mesh.tp: 3 does not divide model.n_heads 4" check "$T/mesh.yaml"

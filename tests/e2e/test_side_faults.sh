@@ -56,7 +56,7 @@ kill_client() { # PID of timeout
     wait "$1" || true
 }
 learned() { grep -q "^learned $2\$" "$T/$1-student.log"; }
-# Each step exactly once. A kill of a side or its agent between the call and its line hides that line.
+# Each step exactly once. A kill of a side or its agent between a call and its line hides the line.
 once() { # NAME STEPS KILLS
     local lines
     [[ $(grep '^learned' "$T/$1-student.log" | sort -u | wc -l) -ge $(($2 - $3)) ]] ||

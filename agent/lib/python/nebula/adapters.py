@@ -5,7 +5,8 @@
         teach(t, HuggingFace(AutoModelForCausalLM.from_pretrained(...)))
         # or: teach(t, Server("http://127.0.0.1:8000/v1", "my-model"))
 
-Both take token ids, so the model's tokenizer must be the job's.
+Both take token ids, so the model's tokenizer must be the job's; nebula.align has labels of a model
+with another one.
 """
 from __future__ import annotations
 
@@ -35,6 +36,8 @@ def teach(teacher: Teacher, label: Callable[[Text, int, float], Labels]) -> None
     said = ""
     for text in teacher:
         try:
+            if teacher.writes(text.step):
+                text = _answered(teacher, text, label)
             labels = label(text, teacher.k, teacher.temperature)
         except Changed as e:
             teacher.fail(str(e))
@@ -44,6 +47,17 @@ def teach(teacher: Teacher, label: Callable[[Text, int, float], Labels]) -> None
             teacher.model(name)
             said = name
         teacher.put(text, *labels)
+        if hasattr(label, "mapped"):
+            teacher.mapped(label.mapped)
+
+
+def _answered(teacher: Teacher, text: Text, label: Any) -> Text:
+    """The text of a step with answers of the label's model (distill.source: teacher)."""
+    if not hasattr(label, "answer"):
+        why = f"distill.source: teacher needs answers, and {type(label).__name__} gives labels only"
+        teacher.fail(why)
+        raise Error(INVALID, why)
+    return teacher.answer(text, label.answer(text, teacher.seq_len + 1))
 
 
 def _digest(model: Any) -> str:
@@ -78,6 +92,30 @@ class HuggingFace:
                 ids.append(top.indices)
                 logprobs.append(top.values)
         return torch.cat(ids), torch.cat(logprobs)
+
+    def answer(self, text: Text, longest: int) -> list[list[int]]:
+        """The most likely continuation of each prompt, of at most `longest` ids with the prompt."""
+        import torch
+        model, prompts = self.model, [ids[:prefix] for ids, prefix in text.sequences]
+        seq2seq, end = model.config.is_encoder_decoder, model.generation_config.eos_token_id
+        ends = set(end if isinstance(end, list) else [end])
+        answers: list[list[int]] = []
+        for at in range(0, len(prompts), self.sequences):
+            part = prompts[at:at + self.sequences]
+            n = max(map(len, part))
+            x = torch.zeros((len(part), n), dtype=torch.long)
+            mask = torch.zeros_like(x)
+            for i, ids in enumerate(part):  # a decoder's prompts end together
+                where = slice(0, len(ids)) if seq2seq else slice(n - len(ids), n)
+                x[i, where], mask[i, where] = torch.tensor(ids), 1
+            with torch.inference_mode():
+                out = model.generate(input_ids=x.to(model.device), attention_mask=mask.to(
+                    model.device), max_new_tokens=longest - min(map(len, part)), do_sample=False,
+                    num_beams=1, pad_token_id=0)
+            for ids, row in zip(part, out[:, 1 if seq2seq else n:].tolist()):
+                stop = next((i + 1 for i, id in enumerate(row) if id in ends), len(row))
+                answers.append(row[:min(stop, longest - len(ids))])
+        return answers
 
     def _logits(self, text: Text) -> Any:
         """(rows, vocabulary), of the positions that predict a target."""
