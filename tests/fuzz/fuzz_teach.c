@@ -152,6 +152,7 @@ static void talk_distill(struct talk *labels, enum agent_text_source source,
         keep(labels, &out);
         NEB_ASSERT(agent_distill_learn(student, &(struct agent_distill_labels){out.p, out.len, 1},
                                        1) == NEB_OK);
+        NEB_ASSERT(student->s.taught == student->s.targets);
     }
     agent_distill_destroy(&teacher);
     agent_distill_destroy(&student);
