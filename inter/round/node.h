@@ -69,8 +69,9 @@
 // which it may have led, because two values of one term are equivocation.
 //
 // Messages. Every second (of two members that send each other messages: every three seconds) each
-// member sends each other member a HEARTBEAT: its term, whether it leads, its epoch, which members it reaches, against which it has evidence, and for every fragment
-// the open round and the hash before it. A member that is behind pulls the commits, then the blobs
+// member sends each other member a HEARTBEAT: its term, whether it leads, its epoch, which members
+// it reaches, against which it has evidence, and for every fragment the open round and the hash
+// before it. A member that is behind pulls the commits, then the blobs
 // that they list, from any member that has them (WANT, answered by MANIFEST and CHUNK, or by GONE).
 // It asks in the same way for an update that its disk has lost, whether the record is committed or
 // not (inter/round/node_lost.c). A control message to a member without a direct connection goes
