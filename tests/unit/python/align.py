@@ -46,8 +46,8 @@ assert asked[1:] == (3, 1.5) and asked[0].step == 4
 assert [s for s, _ in asked[0].sequences] == [[0, 1, 2, 3, 2, 9], [0, 3, 2, 1, 2]], asked
 assert [p for _, p in asked[0].sequences] == [1, 3]
 near = [math.log(0.5), math.log(0.25)]
-# " ca" and "t s" end inside of the teacher's tokens: their own label, and a filler. "at" and the end
-# get the teacher's.
+# " ca" and "t s" end inside of the teacher's tokens: their own label, and a filler. "at" and the
+# end get the teacher's.
 assert [r[0] for r in ids] == [3, 4, 5, 1, 6, 0], ids
 assert ids[2] == [5, 8] and ids[3] == [1, 8] and logprobs[2] == near and logprobs[3] == near
 for row in (0, 1, 4, 5):
@@ -55,7 +55,8 @@ for row in (0, 1, 4, 5):
 assert aligned.mapped == 2 and text.rows == 6
 # After a special token another text begins. The span of "cat" is the same, but the token is not.
 cat = Vocabulary([b"the", b" cat", None], end=2)
-pair = Aligned(label, Vocabulary([b"the", b"cat"], lambda t: {"the": [0], "cat": [1]}[t]), cat, top=1)
+pair = Aligned(label, Vocabulary([b"the", b"cat"], lambda t: {"the": [0], "cat": [1]}[t]), cat,
+               top=1)
 ids, logprobs = pair(nebula.Text(0, 1, [([0, 2, 1, 2], 2)]), 1, 1.0)
 assert Own.asked[-1][0].sequences == [([0, 1], 1)] and ids == [[1], [2]] and pair.mapped == 0
 # Tokens of the same bytes, but other spans before: the sequence ends are what counts.
