@@ -158,6 +158,7 @@ struct agent_jobrun {
     struct agent_terms terms;         // if not local: terms of the policy that admitted it
     struct agent_disclosed disclosed; // what was sent of its losses to the submitter
     struct agent_lines *lines;        // owned: lines of metrics for home; NULL: local, or none yet
+    neb_ns lines_at;                  // until then more lines are gathered
     struct {
         bool listed; // the policy lets the submitter's jobs take waiting trainers
         bool told;   // the operator was told that a waiting trainer was not given to this job

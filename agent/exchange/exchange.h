@@ -313,6 +313,13 @@ struct exchange_figures {
 // is due.
 void exchange_made_step(struct agent_exchange *x, const struct exchange_figures *s, uint64_t tokens,
                         double seconds);
+// The same in two parts, for a trainer that learns the figures of its steps later, but in order.
+// step, tokens: of that step and all before it.
+void exchange_pass_step(struct agent_exchange *x, double seconds);
+void exchange_told_step(struct agent_exchange *x, int64_t step, uint64_t tokens,
+                        const struct exchange_figures *s, double tokens_per_s);
+// Makes all_tokens that of all steps.
+NEB_MUST_CHECK enum neb_status exchange_count_tokens(struct agent_exchange *x);
 // Call it after each step that exchange_made_step does not count. For a trainer of this program it
 // reports a fault after many steps in a row with gradients that are not finite. Such steps change
 // nothing, and the loss alone does not show this.
@@ -320,7 +327,7 @@ void exchange_check_step(struct agent_exchange *x, const struct exchange_figures
 void exchange_send_step(struct agent_exchange *x, const struct exchange_figures *s,
                         double tokens_per_s);
 // Sends a metrics line; by_source is borrowed.
-void exchange_send_eval(struct agent_exchange *x, double loss, json_t *by_source);
+void exchange_send_eval(struct agent_exchange *x, int64_t step, double loss, json_t *by_source);
 // The worker's part of the summary: counters, losses and model. *out may become NULL if memory is
 // short; exchange_report then fails.
 struct exchange_results {

@@ -17,11 +17,11 @@ void exchange_fault(struct agent_exchange *x, const char *text) {
     exchange_metrics(x, json_pack("{s:s,s:s}", "kind", "fault", "text", text));
 }
 
-void exchange_send_step(struct agent_exchange *x, const struct exchange_figures *s,
-                        double tokens_per_s) {
+static void send_step(struct agent_exchange *x, int64_t step, uint64_t tokens,
+                      const struct exchange_figures *s, double tokens_per_s) {
     exchange_metrics(
         x, json_pack("{s:s,s:I,s:I,s:o,s:o,s:o,s:f,s:f,s:f,s:f,s:[f,I,f,I,I]}", "kind", "step",
-                     "step", (json_int_t)x->step, "tokens", (json_int_t)x->all_tokens, "loss",
+                     "step", (json_int_t)step, "tokens", (json_int_t)tokens, "loss",
                      agent_json_number(s->loss), "lr", agent_json_number(s->lr), "grad_norm",
                      agent_json_number(s->grad_norm), "tokens_per_s", tokens_per_s, "stall_s",
                      x->stall_s, "train_s", x->train_s, "stalled_s",
@@ -30,6 +30,11 @@ void exchange_send_step(struct agent_exchange *x, const struct exchange_figures 
                      "sums", x->sums.loss, (json_int_t)x->sums.losses, x->sums.grad_norm,
                      (json_int_t)x->sums.norms, (json_int_t)x->sums.steps));
     x->stall_told = x->stall_s;
+}
+
+void exchange_send_step(struct agent_exchange *x, const struct exchange_figures *s,
+                        double tokens_per_s) {
+    send_step(x, x->step, x->all_tokens, s, tokens_per_s);
 }
 
 static void add_sums(struct agent_exchange *x, double loss, double grad_norm) {
@@ -58,21 +63,35 @@ void exchange_check_step(struct agent_exchange *x, const struct exchange_figures
 
 void exchange_made_step(struct agent_exchange *x, const struct exchange_figures *s, uint64_t tokens,
                         double seconds) {
-    int32_t every = x->job.log_every;
-    x->train_s += seconds;
-    exchange_step_took(x, seconds);
+    exchange_pass_step(x, seconds);
     x->all_tokens += tokens;
-    x->step++;
-    exchange_check_step(x, s);
-    bool passed = x->step / every != x->said_step / every; // steps may be skipped
-    if (!passed && x->step != x->job.steps && x->step != 1)
-        return;
-    exchange_send_step(x, s, seconds > 0 ? (double)tokens / seconds : 0);
-    x->said_step = x->step;
+    exchange_told_step(x, x->step, x->all_tokens, s, seconds > 0 ? (double)tokens / seconds : 0);
 }
 
-void exchange_send_eval(struct agent_exchange *x, double loss, json_t *by_source) {
-    exchange_metrics(x, json_pack("{s:s,s:I,s:o,s:O}", "kind", "eval", "step", (json_int_t)x->step,
+void exchange_pass_step(struct agent_exchange *x, double seconds) {
+    x->train_s += seconds;
+    exchange_step_took(x, seconds);
+    x->step++;
+    x->stepped = true;
+}
+
+void exchange_told_step(struct agent_exchange *x, int64_t step, uint64_t tokens,
+                        const struct exchange_figures *s, double tokens_per_s) {
+    int32_t every = x->job.log_every;
+    exchange_check_step(x, s);
+    bool passed = step / every != x->said_step / every; // steps may be skipped
+    if (!passed && step != x->job.steps && step != 1)
+        return;
+    send_step(x, step, tokens, s, tokens_per_s);
+    x->said_step = step;
+}
+
+enum neb_status exchange_count_tokens(struct agent_exchange *x) {
+    return x->trainer.ops->tokens ? x->trainer.ops->tokens(x->trainer.user) : NEB_OK;
+}
+
+void exchange_send_eval(struct agent_exchange *x, int64_t step, double loss, json_t *by_source) {
+    exchange_metrics(x, json_pack("{s:s,s:I,s:o,s:O}", "kind", "eval", "step", (json_int_t)step,
                                   "loss", agent_json_number(loss), "sources", by_source));
 }
 

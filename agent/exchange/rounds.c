@@ -15,6 +15,7 @@ static enum neb_status count(struct agent_exchange *x, uint64_t *out) {
 }
 
 enum neb_status exchange_count_from_here(struct agent_exchange *x, int32_t f) {
+    NEB_TRY(exchange_count_tokens(x));
     x->kept[f].tokens_base = x->all_tokens;
     return count(x, x->kept[f].counts_base);
 }
@@ -32,6 +33,7 @@ enum neb_status exchange_at_cursor(struct agent_exchange *x, int32_t f) {
     struct agent_flight *t = &x->flight[f];
     if (g->in_flight && t->here && (t->mine || t->rejected) && t->cursor > g->send_step &&
         t->cursor == x->step) {
+        NEB_TRY(exchange_count_tokens(x));
         t->tokens_at_send = x->all_tokens;
         t->at_cursor = true;
         return count(x, x->kept[f].counts_sent);
@@ -157,6 +159,7 @@ enum neb_status exchange_send(struct agent_exchange *x, int32_t f) {
     struct exchange_fragment *k = &x->kept[f];
     neb_ns start = neb_now();
     NEB_TRY(exchange_complete(x, true));
+    NEB_TRY(exchange_count_tokens(x));
     exchange_heartbeat(x, false, 0);
     t->retries = g->in_flight ? t->retries + 1 : 0;
     t->steps = x->step > k->steps_base ? (uint32_t)(x->step - k->steps_base) : 0;

@@ -70,6 +70,9 @@ struct agent_trainer_ops {
     // there: the values are already in the memory that the call `there` gave, and the moves name
     // none.
     enum neb_status (*write)(void *user, const struct agent_move *moves, int32_t n, bool there);
+    // Optional: called before the exchange uses the number of all tokens. A trainer that learns the
+    // tokens of its steps late adds them now (exchange_told_step). Rank 0 only.
+    enum neb_status (*tokens)(void *user);
     // Tokens of the whole cluster since the job began: (n_counters). Rank 0 only.
     enum neb_status (*counts)(void *user, uint64_t *out);
     // The trainer's part of a checkpoint: parameters, counters, optimiser, data cursors. Rank 0

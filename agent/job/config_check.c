@@ -331,6 +331,8 @@ static enum neb_status validate_source(const struct agent_job *j, int teachers, 
     else if (student && d->cache[0])
         key = "distill.cache",
         why = "labels of samples serve only the run that drew them; remove it";
+    else if (!student && d->align == AGENT_ALIGN_TEXT)
+        key = "distill.align", why = "needs same: the answers are in the student's vocabulary";
     else if (!student && teachers > 1)
         key = "clusters.role", why = "needs one teacher: the answers of several differ";
     return key ? BAD(key, "distill.source: %s: %s", student ? "student" : "teacher", why) : NEB_OK;

@@ -275,7 +275,7 @@ KEY_FLOAT(DISTILL, patience_s, "distill.patience_s", 0, 1e6, "30",
 KEY_PATH(DISTILL, cache, "distill.cache", "",
     "folder for received labels; a job without teacher learns from it")
 KEY_INT32(DISTILL, beam, "distill.beam", 1, 16, "1",
-    "beam of the translations measured at the end; 1: greedy")
+    "beam of the translations measured at the end, and of a teacher's answers; 1: greedy")
 
 KEY_INT32(JOB, eval_windows, "eval.windows", 0, 1e9, "64", "held-out windows per source; 0: all")
 KEY_INT32(JOB, eval_every, "eval.every_steps", 0, 1e9, "0",

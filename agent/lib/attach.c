@@ -280,31 +280,34 @@ int nebula_attach(const struct nebula_attach_options *o, struct nebula **out) {
     if (!o || !out)
         return lib_fail(NEBULA_ERR_INVALID, "nebula_attach: options or out is NULL");
     *out = NULL;
-    if (o->size != sizeof *o || o->api != NEBULA_API)
+    struct nebula_attach_options known = {0};
+    const size_t before_figures = offsetof(struct nebula_attach_options, hooks.figures);
+    if ((o->size != before_figures && o->size != sizeof *o) || o->api != NEBULA_API)
         return lib_fail(
             NEBULA_ERR_VERSION,
             "nebula_attach: the program was built for API %d (options of %zu bytes), the "
             "library has API %d (%zu bytes): rebuild it with this library's header",
             o->api, o->size, NEBULA_API, sizeof *o);
-    int s = check_ranks(o->ranks);
+    memcpy(&known, o, o->size);
+    int s = check_ranks(known.ranks);
     if (s)
         return s;
     struct nebula *n = calloc(1, sizeof *n);
     if (!n)
         return lib_fail(NEBULA_ERR_MEMORY, "nebula_attach: out of memory");
     n->process = getpid();
-    n->hooks = o->hooks;
-    n->ranks = o->ranks ? o->ranks->ranks : 1;
-    n->rank = o->ranks ? o->ranks->rank : 0;
+    n->hooks = known.hooks;
+    n->ranks = known.ranks ? known.ranks->ranks : 1;
+    n->rank = known.ranks ? known.ranks->rank : 0;
     n->ask_after = 2 * NEB_S;
     n->silent_after = 10 * NEB_S;
     n->initial = true;
     exchange_init(&n->x);
     n->x.link.foreign = true;
     n->x.isa = "attached trainer";
-    s = n->ranks > 1 ? lib_pass(lib_ranks_create(o->ranks, &n->world)) : (int)NEBULA_OK;
+    s = n->ranks > 1 ? lib_pass(lib_ranks_create(known.ranks, &n->world)) : (int)NEBULA_OK;
     if (!s)
-        s = attach(n, o);
+        s = attach(n, &known);
     if (s) {
         lib_destroy(n);
         return s;

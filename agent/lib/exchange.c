@@ -6,6 +6,7 @@
 #include <string.h>
 
 enum neb_status lib_save_now(struct nebula *n) {
+    NEB_TRY(lib_late_figures(n, true));
     NEB_TRY(exchange_save(&n->x));
     return lib_hook(n);
 }

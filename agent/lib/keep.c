@@ -148,6 +148,7 @@ enum neb_status lib_bring_here(struct nebula *n) {
 // Rank 0: brings the state from the devices to the copies on the hosts, then writes the rest.
 static enum neb_status write_all(struct nebula *n) {
     NEB_TRY(exchange_complete(&n->x, true));
+    NEB_TRY(lib_late_figures(n, true));
     NEB_TRY(lib_call(n, LIB_BRING));
     NEB_TRY(lib_bring_here(n));
     return write_rest(n);

@@ -187,19 +187,9 @@ int nebula_count(struct nebula *n, const int32_t *inputs, const int32_t *targets
     return NEBULA_OK;
 }
 
-static void send_eval(struct agent_exchange *x, double loss) {
-    json_t *sources = json_object();
-    exchange_send_eval(x, loss, sources);
-    json_decref(sources);
-}
-
 static enum neb_status step(struct nebula *n, const struct nebula_step_stats *s) {
     struct agent_exchange *x = &n->x;
-    const struct exchange_figures f = {s->loss, (double)(float)s->lr, s->grad_norm};
-    intra_loss_add(&x->loss_first, &x->loss_last, s->loss);
-    exchange_made_step(x, &f, s->tokens, neb_seconds(neb_now() - n->step_end));
-    if (isfinite(s->eval_loss))
-        send_eval(x, s->eval_loss);
+    NEB_TRY(lib_count_step(n, s));
     for (;;) {
         if (x->job.checkpoint_every && x->step % x->job.checkpoint_every == 0)
             NEB_TRY(lib_save_now(n));
@@ -239,6 +229,11 @@ int nebula_step_with(struct nebula *n, const struct nebula_step_stats *stats, in
         return lib_fail(NEBULA_ERR_STATE, "nebula_step: the job is %s; close the handle",
                         n->state == NEBULA_DONE ? "done" : "stopped");
     memcpy(&known, stats, stats->size);
+    if (known.later > (NEBULA_LATER | NEBULA_LATER_TOKENS) ||
+        (known.later && !n->hooks.figures && n->rank == 0))
+        return lib_fail(NEBULA_ERR_INVALID,
+                        "nebula_step: figures come later, but there is no hook for them");
+    known.tokens = known.later & NEBULA_LATER_TOKENS ? 0 : known.tokens;
     if (known.tokens > agent_job_step_tokens(&n->x.job))
         return lib_fail(NEBULA_ERR_INVALID,
                         "nebula_step: %llu tokens in one step, but the job's data.batch x "
@@ -367,7 +362,7 @@ static enum neb_status report(struct nebula *n, double eval_loss) {
     if (done)
         NEB_TRY(lib_trainer_write_model(n));
     if (done && isfinite(eval_loss))
-        send_eval(x, eval_loss);
+        lib_send_eval(x, x->step, eval_loss);
     json_t *results;
     struct exchange_results r = {
         .device = "attached", .eval_loss = done ? eval_loss : NAN, .done = done};
@@ -382,6 +377,8 @@ static enum neb_status report(struct nebula *n, double eval_loss) {
 static enum neb_status leave(struct nebula *n, double eval_loss) {
     bool ended = !n->failed && n->state != NEBULA_TRAIN;
     enum neb_status st = n->failed ? NEB_OK : exchange_save_wait(&n->x);
+    if (!n->failed && n->begun && lib_late_figures(n, true) != NEB_OK)
+        neb_warn("figures of the last steps are lost");
     if (ended && st == NEB_OK && (st = report(n, eval_loss)) == NEB_OK)
         return NEB_OK;
     if (ended)

@@ -110,9 +110,10 @@ enum nebula_state {
     // --resume` or `nebula resume`.
     NEBULA_STOP = 2,
 };
-enum { NEBULA_DIMS_MAX = 8, NEBULA_NAME_MAX = 255 };
+enum { NEBULA_DIMS_MAX = 8, NEBULA_NAME_MAX = 255, NEBULA_NOT_YET = -1 };
 
 struct nebula; // a handle
+struct nebula_step_stats;
 
 // The ranks of the loop, over a process group of its own. The hooks are called inside collective
 // calls of the library, on the calling thread, with host memory. Messages between two ranks keep
@@ -139,6 +140,11 @@ struct nebula_hooks {
     // piece of the wait (at most 10 s). A signal does not end the wait: a language that handles
     // signals between its own instructions (Python: Ctrl-C) can do so here.
     int (*wait)(void *user);
+    // Called on rank 0 for each step that was reported with `later`, in the order of the steps:
+    // sets the fields of *out that were late. wait: waits until they are known; otherwise it may
+    // return NEBULA_NOT_YET, and is asked again in the next call. The library waits for tokens
+    // before an update is sent, and for all figures before a checkpoint and at the end.
+    int (*figures)(void *user, int wait, struct nebula_step_stats *out);
 };
 
 struct nebula_attach_options {
@@ -275,16 +281,21 @@ struct nebula_step_stats {
     double lr;        // learning rate of the step
     double grad_norm; // before clipping
     double eval_loss; // on held-out text, if the caller has just measured it
+    // Figures that are not known yet, because a device computes them, come from the hook `figures`:
+    // so the loop need not wait for its device.
+    uint32_t later; // enum nebula_later
 };
+enum nebula_later { NEBULA_LATER = 1, NEBULA_LATER_TOKENS = 2 }; // the doubles; the tokens
 #define NEBULA_STEP_STATS_INIT                                                                     \
     {                                                                                              \
         sizeof(struct nebula_step_stats), 0, NEBULA_UNKNOWN, NEBULA_UNKNOWN, NEBULA_UNKNOWN,       \
-            NEBULA_UNKNOWN                                                                         \
+            NEBULA_UNKNOWN, 0                                                                      \
     }
 
 // nebula_step with more figures of the step. Fields after the caller's size count as unknown.
-// ERRORS  as nebula_step. NEBULA_ERR_INVALID: stats is NULL. NEBULA_ERR_VERSION: this library does
-//         not know a struct of this size.
+// ERRORS  as nebula_step. NEBULA_ERR_INVALID: stats is NULL, or figures come later and there is no
+//         hook for them. Tokens that come later and are too many are an error of a later call.
+//         NEBULA_ERR_VERSION: this library does not know a struct of this size.
 // EXAMPLE struct nebula_step_stats s = NEBULA_STEP_STATS_INIT;
 //         s.tokens = 4096, s.loss = loss, s.lr = lr;
 //         if (nebula_step_with(n, &s, &state) != NEBULA_OK) {

@@ -6,6 +6,7 @@
 //     tensors.c     declare, register; what is exchanged; comparison between ranks
 //     start.c       the exchange over the tensors, initial values
 //     exchange.c    what is due between two steps
+//     figures.c     steps, and their figures if these come later
 //     moves.c       units between the memory of the ranks and their owners
 //     device.c      the device that has a rank's tensors
 //     trainer.c     the trainer behind agent/exchange/trainer.h, on rank 0
@@ -23,6 +24,8 @@
 #include "intra/train/trainer.h"
 
 #include <locale.h>
+
+enum { LIB_LATE_MAX = 64 };
 
 struct lib_piece { // a registered part of a tensor
     struct pieces_box box;
@@ -119,6 +122,13 @@ struct nebula {
     // The time between two queries to the agent; the time after an unanswered query from which on
     // no commit is expected.
     neb_ns ask_after, silent_after;
+    struct lib_late { // steps whose figures are not known yet, the oldest first
+        int64_t step;
+        uint64_t tokens; // of all steps up to it, unless they come later as well
+        double seconds;
+        struct nebula_step_stats stats;
+    } late[LIB_LATE_MAX];
+    int n_late;
     neb_ns pinged;   // when the other ranks last heard that rank 0 waits
     neb_ns step_end; // end of the last call: the time since then is the trainer's
 };
@@ -257,6 +267,15 @@ NEB_MUST_CHECK enum neb_status lib_restore_all(struct nebula *n, const struct in
 NEB_MUST_CHECK enum neb_status lib_bring_here(struct nebula *n); // collective
 // Rank 0: prepares the start from a state that the loop has set, if it has.
 NEB_MUST_CHECK enum neb_status lib_rest_load(struct nebula *n);
+
+// figures.c: rank 0
+// Counts a step and its figures, or notes them as late.
+NEB_MUST_CHECK enum neb_status lib_count_step(struct nebula *n, const struct nebula_step_stats *s);
+void lib_send_eval(struct agent_exchange *x, int64_t step, double loss);
+// Takes the figures of late steps from the hook: with `wait` all of them.
+NEB_MUST_CHECK enum neb_status lib_late_figures(struct nebula *n, bool wait);
+// The call `tokens` of struct agent_trainer_ops: takes them until no tokens are missing.
+NEB_MUST_CHECK enum neb_status lib_late_tokens(void *user);
 
 // exchange.c
 // On every rank: tensors and trainer. On rank 0: the exchange over them, then all that follows.

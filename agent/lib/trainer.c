@@ -65,6 +65,7 @@ static enum neb_status call(void *user, int32_t c) { return lib_call(user, (enum
 
 const struct agent_trainer_ops lib_trainer_ops = {.read = read_units,
                                                   .write = write_units,
+                                                  .tokens = lib_late_tokens,
                                                   .counts = counts,
                                                   .save = save,
                                                   .restore = restore,

@@ -34,6 +34,7 @@
 #include "compress/softlabel.h"
 #include "intra/data/pairs.h"
 #include "intra/model/device.h"
+#include "intra/train/decode.h"
 
 struct agent_distill_state {              // part of a checkpoint
     struct side_figures f;                // step: the next one; batch_bytes: of labels
@@ -84,12 +85,9 @@ int64_t agent_distill_step_of(const uint8_t *p, size_t n);
 
 struct distill_own {                 // the text that this side writes itself (distill_text.c)
     struct intra_pair_batch *micros; // (accumulate); NULL: it writes none
-    struct intra_picks *picks;       // (accumulate)
-    // Of each micro-batch, with room for its sequences: ids, their number so far, where the next
-    // ones are picked, and the picks.
-    int32_t *ids, *n, *at, *picked;
-    double *u;
-    float *logp, *tail;
+    struct intra_prompt *prompts;    // of a step
+    // Of each micro-batch, with room for its sequences: ids, and their number.
+    int32_t *ids, *n;
     struct neb_buf text; // of a teacher's step
     // Student: requests of the steps before `made` that are not learned yet, step s at s % n_ahead.
     struct neb_buf *ahead;

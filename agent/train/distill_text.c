@@ -3,12 +3,12 @@
 // step's batch with its own model.
 //
 //     prompt      of a pair the source or the question; of a window of text its first half
-//     continued   a student draws each token, and so does a teacher of text; else a teacher takes
-//                 the most likely one. Up to EOS, or as far as the micro-batch has room
+//     continued   a student draws each token, and so does a teacher of text; else a teacher
+//                 searches the most likely answer (distill.beam). Up to EOS, or as far as the
+//                 micro-batch has room
 //
 // All bits depend on the seed, the step and the parameters alone. A student's text of step s is
 // written before step s - ahead + 1, whatever the link does; checkpoints hold what is not learned.
-#include "agent/base/moved.h"
 #include "agent/base/rng.h"
 #include "agent/train/distill.h"
 
@@ -33,18 +33,12 @@ enum neb_status distill_own_create(struct agent_distill_side *s) {
     if (!writes(s))
         return NEB_OK;
     o->micros = calloc(micros, sizeof *o->micros);
-    o->picks = calloc(micros, sizeof *o->picks);
+    o->prompts = calloc(rows, sizeof *o->prompts);
     o->ids = calloc(micros * agent_request_ids(&s->limits), sizeof *o->ids);
     o->n = calloc(rows, sizeof *o->n);
-    o->at = calloc(rows, sizeof *o->at);
-    o->picked = calloc(rows, sizeof *o->picked);
-    o->u = calloc(rows, sizeof *o->u);
-    o->logp = calloc(rows, sizeof *o->logp);
-    o->tail = calloc(rows, sizeof *o->tail);
     o->n_ahead = s->role == AGENT_ROLE_STUDENT ? s->job.distill.ahead : 0;
     o->ahead = calloc((size_t)o->n_ahead + 1, sizeof *o->ahead);
-    if (!o->micros || !o->picks || !o->ids || !o->n || !o->at || !o->picked || !o->u || !o->logp ||
-        !o->tail || !o->ahead)
+    if (!o->micros || !o->prompts || !o->ids || !o->n || !o->ahead)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for samples of %zu sequences", rows);
     for (size_t a = 0; a < micros; a++)
         NEB_TRY(intra_pair_batch_create(&c, &o->micros[a]));
@@ -59,14 +53,9 @@ void distill_own_destroy(struct agent_distill_side *s) {
         neb_buf_free(&o->ahead[i]);
     neb_buf_free(&o->text);
     free(o->micros);
-    free(o->picks);
+    free(o->prompts);
     free(o->ids);
     free(o->n);
-    free(o->at);
-    free(o->picked);
-    free(o->u);
-    free(o->logp);
-    free(o->tail);
     free(o->ahead);
 }
 
@@ -84,105 +73,62 @@ static int32_t *ids_of(const struct agent_distill_side *s, int32_t a, int32_t i)
            (size_t)i * (size_t)room(s, &o->micros[a]);
 }
 
-// Keeps only the prompts of micro-batch a.
-static void keep_prompts(struct agent_distill_side *s, int32_t a) {
+// Lists the prompts of micro-batch a. A sequence whose prompt fills it stays as it is. Returns how
+// many there are.
+static int32_t list_prompts(struct agent_distill_side *s, int32_t a, struct intra_prompt *out) {
     struct intra_pair_batch *b = &s->own.micros[a];
-    int32_t *n = s->own.n + (size_t)a * sequences_max(s);
+    int32_t *n = s->own.n + (size_t)a * sequences_max(s), listed = 0;
     for (int32_t i = 0; i < b->B; i++) {
         const int32_t *x = b->tokens + (size_t)i * (size_t)b->T,
                       *y = b->targets + (size_t)i * (size_t)b->T;
-        int32_t all = b->prefix[i];
-        while (all - 1 < b->T && y[all - 1] != KERN_IGNORE)
-            all++;
+        int32_t *ids = ids_of(s, a, i), all = b->prefix[i];
+        for (; all - 1 < b->T && y[all - 1] != KERN_IGNORE; all++)
+            ids[all] = y[all - 1];
         if (s->job.distill.task == AGENT_TASK_TEXT)
             b->prefix[i] = all > 3 ? all / 2 : 1;
-        n[i] = b->prefix[i];
-        memcpy(ids_of(s, a, i), x, (size_t)n[i] * sizeof *x);
+        memcpy(ids, x, (size_t)b->prefix[i] * sizeof *x);
+        n[i] = all;
+        if (b->prefix[i] < s->job.seq_len)
+            out[listed++] = (struct intra_prompt){.tokens = ids,
+                                                  .n = b->prefix[i],
+                                                  .most = room(s, b) - b->prefix[i],
+                                                  .out = ids + b->prefix[i]};
     }
+    return listed;
 }
 
-static bool ended(const struct agent_distill_side *s, int32_t a, int32_t i) {
+// Takes the continued prompts of micro-batch a, which begin at p.
+static const struct intra_prompt *take_continued(struct agent_distill_side *s, int32_t a,
+                                                 const struct intra_prompt *p) {
     const struct intra_pair_batch *b = &s->own.micros[a];
-    int32_t n = s->own.n[(size_t)a * sequences_max(s) + (size_t)i];
-    bool eos = s->job.distill.task != AGENT_TASK_TEXT && n > b->prefix[i] &&
-               ids_of(s, a, i)[n - 1] == s->limits.eos;
-    return eos || n == room(s, b);
-}
-
-static double draw_u(uint64_t seed, int32_t a, int32_t i, int32_t n) {
-    struct neb_rng r =
-        neb_rng_make(seed, neb_mix64(((uint64_t)a << 32) + (uint64_t)i) + (uint64_t)n);
-    return neb_rng_unit(&r);
-}
-
-// Passes the sequences of micro-batch a that have not ended through the model, which picks their
-// next tokens. seed 0: the most likely ones. Returns their number.
-static int32_t pass(struct agent_distill_side *s, int32_t a, uint64_t seed) {
-    const struct intra_pair_batch *b = &s->own.micros[a];
-    struct distill_own *o = &s->own;
-    size_t row = (size_t)a * sequences_max(s);
-    int32_t B = 0, T = 0;
-    for (int32_t i = 0; i < b->B; i++)
-        T = !ended(s, a, i) && o->n[row + (size_t)i] > T ? o->n[row + (size_t)i] : T;
+    int32_t *n = s->own.n + (size_t)a * sequences_max(s);
     for (int32_t i = 0; i < b->B; i++) {
-        int32_t n = o->n[row + (size_t)i];
-        if (ended(s, a, i))
+        if (b->prefix[i] >= s->job.seq_len)
             continue;
-        int32_t *x = s->batch.tokens + (size_t)B * (size_t)T;
-        memcpy(x, ids_of(s, a, i), (size_t)n * sizeof *x);
-        for (int32_t t = n; t < T; t++)
-            x[t] = s->limits.eos;
-        s->batch.prefix[B] = b->prefix[i];
-        o->at[row + (size_t)B] = B * T + n - 1;
-        o->u[row + (size_t)B] = seed ? draw_u(seed, a, i, n) : 0;
-        B++;
+        n[i] = p->n + p->got;
+        if (p->ended && p->got < p->most)
+            ids_of(s, a, i)[n[i]++] = s->limits.eos;
+        p++;
     }
-    if (!B)
-        return 0;
-    o->picks[a] = (struct intra_picks){.kind = seed ? INTRA_PICK_DRAWS : INTRA_PICK_LABELS,
-                                       .n = B,
-                                       .at = o->at + row,
-                                       .n_ids = intra_corpus_vocab(s->corpus),
-                                       .u = seed ? o->u + row : NULL,
-                                       .k = 1,
-                                       .temperature = 1,
-                                       .ids = o->picked + row,
-                                       .logp = o->logp + row,
-                                       .tail = o->tail + row};
-    const struct intra_batch in = {
-        .tokens = s->batch.tokens, .B = B, .T = T, .prefix = s->batch.prefix};
-    intra_group_pass(s->group, &in, &o->picks[a]);
-    return B;
+    return p;
 }
 
-// Appends what was picked for micro-batch a.
-static void append(struct agent_distill_side *s, int32_t a) {
-    struct distill_own *o = &s->own;
-    size_t row = (size_t)a * sequences_max(s);
-    for (int32_t i = 0, k = 0; i < o->micros[a].B; i++) {
-        if (ended(s, a, i))
-            continue;
-        int32_t *n = &o->n[row + (size_t)i];
-        ids_of(s, a, i)[(*n)++] = o->picked[row + (size_t)k++];
-    }
-}
-
-// Continues the prompts of all micro-batches token by token: each pass runs the whole text again,
-// on the ranks and devices that train. A decoder with a cache would replace this function alone.
+// seed 0: the most likely tokens, or with a beam of the job the most likely answer.
 static enum neb_status continue_all(struct agent_distill_side *s, uint64_t seed) {
-    double loss;
-    int64_t count;
+    const struct agent_distill_config *d = &s->job.distill;
+    const struct intra_decode_config c = {.temperature = seed ? 1 : 0,
+                                          .seed = seed,
+                                          .beam = seed ? 0 : d->beam,
+                                          .alpha = 1,
+                                          .eos = d->task == AGENT_TASK_TEXT ? -1 : s->limits.eos,
+                                          .prefix = d->task == AGENT_TASK_TRANSLATE};
+    const struct intra_prompt *p = s->own.prompts;
+    int32_t n = 0;
     for (int32_t a = 0; a < s->job.accumulate; a++)
-        keep_prompts(s, a);
-    for (int32_t left = 1; left;) {
-        left = 0;
-        for (int32_t a = 0; a < s->job.accumulate; a++)
-            left += pass(s, a, seed);
-        NEB_TRY(intra_group_passed(s->group, &loss, &count));
-        for (int32_t a = 0; a < s->job.accumulate; a++)
-            append(s, a);
-        neb_moved_add(1); // a sign of progress
-    }
+        n += list_prompts(s, a, s->own.prompts + n);
+    NEB_TRY(intra_decode(s->group, &c, s->own.prompts, n));
+    for (int32_t a = 0; a < s->job.accumulate; a++)
+        p = take_continued(s, a, p);
     return NEB_OK;
 }
 

@@ -75,7 +75,7 @@ static enum neb_status report(struct agent_worker *w) {
     bool done = exchange_finished(&w->x);
     enum neb_status st = done ? worker_evaluate(w, &loss, by_source) : NEB_OK;
     if (done && st == NEB_OK)
-        exchange_send_eval(&w->x, loss, by_source);
+        exchange_send_eval(&w->x, w->x.step, loss, by_source);
     if (st == NEB_OK && !w->x.federated) // the digest covers the parameters themselves
         st = intra_group_pull(w->group, NULL);
     if (st != NEB_OK) {

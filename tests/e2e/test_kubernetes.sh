@@ -24,7 +24,8 @@ for s in $(grep -hoE 'secretName: [a-z-]+|credentials: \{name: [a-z-]+' "$T"/sit
 done
 validate=${XDG_CACHE_HOME:-$HOME/.cache}/nebula/peers-data/bin/kubernetes-validate
 valid() { # FILES
-    "$validate" --strict --no-warn "$@" >"$T/schema.log" 2>&1 || fail "schema: $(cat "$T/schema.log")"
+    "$validate" --strict --no-warn "$@" >"$T/schema.log" 2>&1 ||
+        fail "schema: $(cat "$T/schema.log")"
 }
 [[ ! -x $validate ]] || valid "$T"/site/{agent,loop,monitor,namespace,network}.yaml
 command -v kubectl >/dev/null || skip "kubectl is not installed; the rest passed"

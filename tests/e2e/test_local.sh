@@ -97,7 +97,7 @@ for mesh in "--tp 1" "--tp 2" "--dp 2"; do
         $mesh >"$T/several.txt" || fail "generate $mesh failed"
     diff "$T/single.txt" "$T/several.txt" || fail "generate $mesh: other texts"
 done
-refuses 1 "a number of the mesh" generate "$T/fed/checkpoint" --ids 1 --tp 7
+refuses 1 "does not divide model.n_heads" generate "$T/fed/checkpoint" --ids 1 --tp 7
 
 (cd "$T" && "$nebula" data build spec.yaml --out 'a "second"' --json) >"$T/data.jsonl" \
     2>"$T/second.log" || fail "data build --json failed: $(cat "$T/second.log")"

@@ -73,5 +73,6 @@ jq -e --slurpfile perfetto "$T/perfetto" '.traceEvents |
      flows: [.[] | select(.ph == "f")] | length,
      counters: [.[] | select(.ph == "C") | .args[]] | length} as $want |
     $perfetto[0] | .errors == {} and .count == $want and $want.flows > 5 and
-    all(("alpha ", "beta ") + ("train", "exchange", "wait"); . as $row | $perfetto[0].rows[$row] > 0)
+    all(("alpha ", "beta ") + ("train", "exchange", "wait");
+        . as $row | $perfetto[0].rows[$row] > 0)
     ' "$T/run/trace.json" >/dev/null || fail "Perfetto read something else: $(cat "$T/perfetto")"

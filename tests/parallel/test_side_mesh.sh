@@ -133,7 +133,7 @@ YAML
         >"$T/$name.log" 2>&1 || fail "the run $name failed: $(tail -n 3 "$T/$name.log")"
 }
 rtd rtd_one "" ""
-rtd rtd_mesh "dp: 2, tp: 2" "pp: 2, tp: 2"
+rtd rtd_mesh "dp: 2, tp: 2" "pp: 2, tp: 2" --set recompute=true
 near rtd_one rtd_mesh
 figures_near 1e-3 "$(summary .quality.discriminator.eval_auc "$T/rtd_one")" \
     "$(summary .quality.discriminator.eval_auc "$T/rtd_mesh")" || fail "rtd_mesh: another AUC"

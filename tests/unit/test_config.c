@@ -388,6 +388,8 @@ static void test_distill_sources(void **state) {
         {"source: teacher", "S", "distill.source: teacher: needs a teacher"},
         {"source: teacher, teacher: {learn: true}", "S, T", "distill.teacher.learn: "},
         {"source: teacher", "S, T, {name: c, role: teacher}", "needs one teacher: the answers"},
+        {"source: teacher, align: text, push_text: true",
+         "S, {name: c, role: teacher, launcher: attach}", "distill.align: distill.source: teacher"},
         {"relay: true", "S, T, {name: c, role: teacher}", "several teachers need distill.relay"},
         {"cache: /tmp/cache", "S, T, {name: c, role: teacher}", "need no distill.cache"},
         {"k: 8", "S, T, {name: c, role: teacher}, {name: d, role: auto}", "give all roles"},

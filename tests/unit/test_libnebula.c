@@ -277,6 +277,61 @@ static void test_steps_and_resume(void **state) {
     assert_true(saved >= 2);
 }
 
+struct late {
+    int asked, known, waited;
+};
+static int late_figures(void *user, int wait, struct nebula_step_stats *out) {
+    struct late *l = user;
+    if (l->asked++ % 2 == 0 && !wait)
+        return NEBULA_NOT_YET;
+    l->waited += wait;
+    out->tokens = 8, out->loss = l->known++, out->lr = 0.25, out->grad_norm = 3;
+    return 0;
+}
+
+// Figures that come later are told in the order of the steps; a checkpoint waits for them, and the
+// end too.
+static void test_late_figures(void **state) {
+    struct agent *a = *state;
+    static float memory[4096];
+    uint16_t half[128];
+    struct nebula_attach_options o = options(a);
+    struct nebula *n = NULL;
+    struct late l = {0};
+    int s = -1;
+    o.hooks = (struct nebula_hooks){.user = &l};
+    assert_int_equal(nebula_attach(&o, &n), NEBULA_OK);
+    register_all(n, memory, half);
+    assert_int_equal(nebula_begin(n), NEBULA_OK);
+    struct nebula_step_stats stats = NEBULA_STEP_STATS_INIT;
+    stats.later = NEBULA_LATER;
+    SAYS(nebula_step_with(n, &stats, &s), NEBULA_ERR_INVALID, "no hook");
+    assert_int_equal(nebula_close(&n, (double)NAN), NEBULA_OK);
+    o.hooks.figures = late_figures;
+    assert_int_equal(nebula_attach(&o, &n), NEBULA_OK);
+    register_all(n, memory, half);
+    assert_int_equal(nebula_begin(n), NEBULA_OK);
+    stats.later = NEBULA_LATER | NEBULA_LATER_TOKENS;
+    assert_int_equal(nebula_step_with(n, &stats, &s), NEBULA_OK);
+    stats.later = NEBULA_LATER, stats.tokens = 8;
+    assert_int_equal(nebula_step_with(n, &stats, &s), NEBULA_OK);
+    assert_int_equal(l.asked, 1);
+    assert_int_equal(nebula_step(n, 8, 1, &s), NEBULA_OK); // known, but behind the others
+    assert_int_equal(a->with_lr, 0);
+    assert_int_equal(nebula_checkpoint(n), NEBULA_OK);
+    assert_int_equal(l.known, 2);
+    assert_true(l.waited > 0);
+    assert_int_equal(nebula_step_with(n, &stats, &s), NEBULA_OK);
+    assert_int_equal(s, NEBULA_DONE);
+    assert_int_equal(nebula_close(&n, 1), NEBULA_OK);
+    assert_int_equal(l.known, 3);
+    for (int i = 0; i < 5000 && !a->reported; i++)
+        neb_sleep(NEB_MS);
+    assert_true(a->reported);
+    assert_int_equal(a->with_lr, 3);
+    assert_int_equal(a->without_lr, 1);
+}
+
 // The digest of a large model is computed only after parameters changed, not at each question.
 static void test_digest_is_cached(void **state) {
     struct agent *a = *state;
@@ -445,6 +500,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_register_errors, start, stop),
         cmocka_unit_test_setup_teardown(test_begin_errors, start, stop),
         cmocka_unit_test_setup_teardown(test_steps_and_resume, start, stop),
+        cmocka_unit_test_setup_teardown(test_late_figures, start, stop),
         cmocka_unit_test_setup_teardown(test_digest_is_cached, start_large, stop),
         cmocka_unit_test_setup_teardown(test_long_step, start, stop),
         cmocka_unit_test_setup_teardown(test_worker_and_busy_agent, start, stop),

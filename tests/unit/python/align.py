@@ -55,8 +55,8 @@ for row in (0, 1, 4, 5):
 assert aligned.mapped == 2 and text.rows == 6
 # After a special token another text begins. The span of "cat" is the same, but the token is not.
 cat = Vocabulary([b"the", b" cat", None], end=2)
-pair = Aligned(label, Vocabulary([b"the", b"cat"], lambda t: {"the": [0], "cat": [1]}[t]), cat,
-               top=1)
+words = Vocabulary([b"the", b"cat"], lambda t: {"the": [0], "cat": [1]}[t])
+pair = Aligned(label, words, cat, top=1)
 ids, logprobs = pair(nebula.Text(0, 1, [([0, 2, 1, 2], 2)]), 1, 1.0)
 assert Own.asked[-1][0].sequences == [([0, 1], 1)] and ids == [[1], [2]] and pair.mapped == 0
 # Tokens of the same bytes, but other spans before: the sequence ends are what counts.

@@ -18,7 +18,12 @@ struct nebula {
     int32_t n_tensors, n_pieces;
     int64_t step;
     float loaded;
+    uint32_t late[8];
+    int n_late;
 };
+double fake_loss[8], fake_lr[8]; // as the hook told them
+uint64_t fake_tokens;
+int fake_told;
 static char text[512] = "";
 
 static int fail(int status, const char *what, const char *name) {
@@ -172,6 +177,20 @@ int nebula_count(struct nebula *n, const int32_t *inputs, const int32_t *targets
     return NEBULA_OK;
 }
 
+static int figures(struct nebula *n, int wait) {
+    while (n->n_late) {
+        struct nebula_step_stats s = NEBULA_STEP_STATS_INIT;
+        int answer = n->hooks.figures(n->hooks.user, wait, &s);
+        if (answer)
+            return wait || answer != NEBULA_NOT_YET;
+        fake_tokens += s.tokens;
+        fake_lr[fake_told] = s.lr;
+        fake_loss[fake_told++] = s.loss;
+        memmove(n->late, n->late + 1, (size_t)--n->n_late * sizeof *n->late);
+    }
+    return 0;
+}
+
 int nebula_step_with(struct nebula *n, const struct nebula_step_stats *stats, int *state) {
     for (int32_t i = 0; i < n->n_pieces; i++)
         if (size_of(n->pieces[i].extent, 1) && get(n->pieces[i].data, n->pieces[i].dtype) == 13)
@@ -180,6 +199,10 @@ int nebula_step_with(struct nebula *n, const struct nebula_step_stats *stats, in
         return fail(NEBULA_ERR_INVALID, "too many", "tokens");
     each(n, twice);
     n->step++;
+    if (stats->later)
+        n->late[n->n_late++] = stats->later;
+    if (figures(n, n->step == 3))
+        return fail(NEBULA_ERR_IO, "the figures hook", "failed");
     *state = n->step < 3 ? NEBULA_TRAIN : NEBULA_DONE;
     if (n->hooks.checkpoint && n->hooks.checkpoint(n->hooks.user, "folder", n->step))
         return fail(NEBULA_ERR_IO, "the checkpoint hook", "failed");

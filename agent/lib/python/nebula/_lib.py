@@ -11,7 +11,7 @@ import ctypes
 import os
 import pathlib
 from ctypes import POINTER, c_char, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_uint64
-from ctypes import c_void_p
+from ctypes import c_uint32, c_void_p
 
 API = 2
 DIMS_MAX = 8
@@ -24,6 +24,8 @@ STATE_F32, STATE_BYTES = 0, 1
 SEND = RECV = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_uint64, c_int)
 CHECKPOINT = ctypes.CFUNCTYPE(c_int, c_void_p, c_char_p, c_int64)
 WAIT = ctypes.CFUNCTYPE(c_int, c_void_p)
+FIGURES = ctypes.CFUNCTYPE(c_int, c_void_p, c_int, c_void_p)  # the last one: a StepStats
+NOT_YET, LATER, LATER_TOKENS = -1, 1, 2
 
 
 class Error(RuntimeError):
@@ -54,7 +56,8 @@ class Ranks(_Sized):
 
 
 class Hooks(ctypes.Structure):
-    _fields_ = [("user", c_void_p), ("checkpoint", CHECKPOINT), ("wait", WAIT)]
+    _fields_ = [("user", c_void_p), ("checkpoint", CHECKPOINT), ("wait", WAIT),
+                ("figures", FIGURES)]
 
 
 class Options(_Sized):
@@ -77,7 +80,8 @@ class Piece(_Sized):
 
 class StepStats(_Sized):
     _fields_ = [("size", c_size_t), ("tokens", c_uint64),
-                *((k, c_double) for k in ("loss", "lr", "grad_norm", "eval_loss"))]
+                *((k, c_double) for k in ("loss", "lr", "grad_norm", "eval_loss")),
+                ("later", c_uint32)]
 
 
 class Info(_Sized):

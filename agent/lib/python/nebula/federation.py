@@ -2,6 +2,7 @@
 """A training loop in a federation: attach() and Federation."""
 from __future__ import annotations
 
+import collections
 import contextlib
 import ctypes
 import math
@@ -13,6 +14,7 @@ import weakref
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
 from . import _lib, _state, _tensors
+from ._later import Later, is_late, number
 from ._lib import DONE, INVALID, TRAIN, Error, check, lib
 from ._ranks import Ranks
 
@@ -94,6 +96,7 @@ class Federation:
         self._error: BaseException | None = None
         self._cause: BaseException | None = None
         self._keep: list[Any] = []
+        self._late: collections.deque[Later] = collections.deque()  # the oldest step first
         try:
             slots = self._on_all_ranks(lambda: _tensors.slots_of(self._model, self._buffers))
             self._attach()
@@ -132,14 +135,15 @@ class Federation:
             _lib.CHECKPOINT(lambda _, folder, step: self._hook(
                 lambda: self._interrupts.allow(lambda: self._on_checkpoint(folder.decode(), step))))
             if self._on_checkpoint else _lib.CHECKPOINT(),
-            _lib.WAIT(lambda _: self._hook(lambda: self._interrupts.allow(lambda: None))))
-        send, recv, checkpoint, wait = self._hooks
+            _lib.WAIT(lambda _: self._hook(lambda: self._interrupts.allow(lambda: None))),
+            _lib.FIGURES(lambda _, wait, out: self._tell(bool(wait), out)))
+        send, recv, checkpoint, wait, figures = self._hooks
         ranks = _lib.Ranks(rank=self._ranks.rank, ranks=self._ranks.size, send=send, recv=recv)
         options = _lib.Options(
             api=_lib.API, agent=os.fsencode(agent) if agent else None,
             job=job.encode() if job else None, timeout_s=timeout, threads=threads,
             ranks=ctypes.pointer(ranks) if self._ranks.size > 1 else None,
-            hooks=_lib.Hooks(checkpoint=checkpoint, wait=wait))
+            hooks=_lib.Hooks(checkpoint=checkpoint, wait=wait, figures=figures))
         self._call(lib.nebula_attach, ctypes.byref(options), ctypes.byref(self._handle))
 
     def _exchanged(self) -> list[str]:
@@ -188,6 +192,19 @@ class Federation:
             work()
             return 0
         except BaseException as e:  # also Ctrl-C: _call raises it again
+            self._error = e
+            return 1
+
+    def _tell(self, wait: bool, out: int) -> int:
+        late = self._late
+
+        def tell() -> None:
+            late[0].tell(_lib.StepStats.from_address(out))
+            late.popleft()
+
+        try:
+            return self._hook(tell) if late[0].ready(wait) else _lib.NOT_YET
+        except BaseException as e:  # the device has failed
             self._error = e
             return 1
 
@@ -307,7 +324,9 @@ class Federation:
         """Reports one optimiser step. Parameters may have changed when it returns. Figures may be
         numbers or tensors of one element.
 
-        A figure that is a CUDA tensor makes the host wait for the device.
+        The host does not wait for a figure that is a CUDA tensor: the figure is copied when the
+        device has it, and counts in a later call. Only tokens are waited for, when an update is
+        sent. The tensor may change after the call.
 
         tokens: of all ranks; the weight of this cluster. Default: the argument of attach(), else
         data.batch x data.seq_len x data.accumulate of the job. loss: nats per token. lr, grad_norm
@@ -322,16 +341,34 @@ class Federation:
         state = ctypes.c_int()
         figures = {"loss": loss, "lr": lr, "grad_norm": grad_norm, "eval_loss": eval_loss}
         with self._alone():
-            if not tokens:
+            if not is_late(tokens) and not tokens:
                 raise Error(INVALID, "the job has no data.batch and data.seq_len: give tokens to "
                                      "step() or to attach()")
             self._check_memory()
-            stats = _lib.StepStats(tokens=int(tokens),
-                                   **{k: _number(v) for k, v in figures.items()})
-        self._call(lib.nebula_step_with, self._handle, ctypes.byref(stats), ctypes.byref(state))
+            stats = self._stats({"tokens": tokens, **figures})
+        before = lib.nebula_step_count(self._handle)
+        try:
+            self._call(lib.nebula_step_with, self._handle, ctypes.byref(stats),
+                       ctypes.byref(state))
+        except Error:
+            if stats.later and self._late and lib.nebula_step_count(self._handle) == before:
+                self._late.pop()  # the library has not counted the step
+            raise
         self._state = state.value
         # With sync.tune: auto a slow cluster leaves out steps.
         self._step = lib.nebula_step_count(self._handle)
+
+    def _stats(self, figures: dict[str, Any]) -> _lib.StepStats:
+        late = any(is_late(v) for v in figures.values())
+        if late and self._ranks.rank:  # the values of rank 0 count
+            figures = {k: 1 if k == "tokens" else math.nan for k in figures}
+        elif late:
+            self._late.append(Later(figures))
+            if not is_late(figures["tokens"]):
+                return _lib.StepStats(tokens=int(figures["tokens"]), later=self._late[-1].flags)
+            return _lib.StepStats(later=self._late[-1].flags)
+        tokens = figures.pop("tokens")
+        return _lib.StepStats(tokens=int(tokens), **{k: number(v) for k, v in figures.items()})
 
     def checkpoint(self) -> None:
         """Writes a checkpoint in addition to those of checkpoint.every_steps, and waits for it."""
@@ -394,10 +431,6 @@ class Federation:
 def _abandon(handle: ctypes.c_void_p, pid: int) -> None:
     if handle and pid == os.getpid():
         lib.nebula_close(ctypes.byref(handle), math.nan)
-
-
-def _number(x: Any) -> float:
-    return float(x.detach() if hasattr(x, "detach") else x)
 
 
 def _ids(x: Any) -> Any:

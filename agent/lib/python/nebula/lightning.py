@@ -69,7 +69,7 @@ class NebulaCallback(Callback):
         self._step = trainer.global_step
         loss = outputs["loss"] if isinstance(outputs, dict) else outputs
         rate = next((g["lr"] for o in trainer.optimizers for g in o.param_groups), math.nan)
-        self.fed.step(loss=math.nan if loss is None else float(loss), lr=rate,
+        self.fed.step(loss=math.nan if loss is None else loss, lr=rate,
                       eval_loss=self._eval_loss)
         self._eval_loss = math.nan
         if not self.fed.running:
