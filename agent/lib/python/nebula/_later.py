@@ -16,7 +16,8 @@ def number(x: Any) -> float:
 
 def is_late(x: Any) -> bool:
     """True for a tensor of one element on a CUDA device."""
-    return bool(getattr(x, "is_cuda", False)) and _tensors.is_torch(x) and not hasattr(x, "to_local")
+    return (bool(getattr(x, "is_cuda", False)) and _tensors.is_torch(x)
+            and not hasattr(x, "to_local"))
 
 
 class Later:
