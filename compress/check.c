@@ -43,6 +43,8 @@ struct cmp_check {
     bool sketching;
     bool nibbles;             // stage 2 (stage.c): the low nibbles come first,
     struct neb_buf low, high; // then zstd of the high ones; both make the stream
+    bool adaptive;            // stage 3: `low` gathers its bytes
+    struct cmp_adaptive model;
     float sketch[CMP_SKETCH];
 };
 
@@ -169,9 +171,19 @@ static enum neb_status begin_body(struct cmp_check *c, enum state state, struct 
     c->out = (ZSTD_outBuffer){into->p, raw, 0};
     c->left = packed_len;
     c->packed = packed;
-    c->opened = c->ended = c->nibbles = false;
+    c->opened = c->ended = c->nibbles = c->adaptive = false;
     c->t.done = 0;
     (void)ZSTD_DCtx_reset(c->dctx, ZSTD_reset_session_only); // never fails
+    return NEB_OK;
+}
+
+static enum neb_status begin_adaptive(struct cmp_check *c, enum state state, struct neb_buf *into,
+                                      size_t raw, size_t len, struct cmp_adaptive model) {
+    neb_buf_clear(&c->low);
+    NEB_TRY(neb_buf_reserve(&c->low, len));
+    NEB_TRY(begin_body(c, state, into, raw, len, false));
+    c->adaptive = true;
+    c->model = model;
     return NEB_OK;
 }
 
@@ -234,6 +246,10 @@ static enum neb_status on_counts_length(struct cmp_check *c) {
     neb_put_u32(shape + 8, s->cols);
     shape[12] = s->counts;
     neb_sha256_add(c->sha, shape, sizeof shape);
+    if (s->counts && s->rows <= CMP_ADAPTIVE_MOST)
+        return len > cmp_adaptive_bound(s->rows)
+                   ? cmp_adaptive_refuse()
+                   : begin_adaptive(c, COUNTS, &c->counts, s->rows, len, cmp_of_counts);
     if (s->counts)
         return begin_body(c, COUNTS, &c->counts, s->rows, len, true);
     expect(c, LENGTH, CMP_LENGTH_SHORT);
@@ -306,6 +322,9 @@ static enum neb_status on_stream(struct cmp_check *c) {
     }
     NEB_TRY(cmp_stage_get(&r, cmp_ops(k)->streams[i], min[i], max[i], &s));
     NEB_TRY(spend(c, s.len));
+    if (s.stage == CMP_ADAPTIVE)
+        return begin_adaptive(c, BODY, &c->t.raw[i], s.raw, s.len,
+                              cmp_stage_adaptive(cmp_ops(k)->streams[i], c->t.n, min[i]));
     return s.stage == CMP_NIBBLES
                ? begin_nibbles(c, s.raw, s.len)
                : begin_body(c, BODY, &c->t.raw[i], s.raw, s.len, s.stage == CMP_ZSTD);
@@ -355,7 +374,14 @@ static enum neb_status open_zstd(struct cmp_check *c, const uint8_t **p, size_t 
     return unpack(c, c->small, ZSTD_MAGIC_BYTES);
 }
 
+// True if the elements are not known before the last byte of the stream.
+static bool late(const struct cmp_check *c) { return c->nibbles || c->adaptive; }
+
 static enum neb_status body(struct cmp_check *c, const uint8_t *p, size_t n) {
+    if (c->adaptive) {
+        neb_buf_add(&c->low, p, n);
+        return NEB_OK;
+    }
     if (!c->packed) {
         if (n)
             memcpy((uint8_t *)c->out.dst + c->out.pos, p, n);
@@ -373,6 +399,12 @@ static enum neb_status body(struct cmp_check *c, const uint8_t *p, size_t n) {
 }
 
 static enum neb_status end_body(struct cmp_check *c) {
+    if (c->adaptive) {
+        NEB_TRY(cmp_adaptive_open(&c->model, c->out.dst, c->out.size, c->low.p, c->low.len));
+        c->out.pos = c->out.size;
+        if (c->state == BODY)
+            NEB_TRY(take_stream(c, c->out.size));
+    }
     if (c->out.pos != c->out.size || (c->packed && !c->ended))
         return not_zstd();
     if (c->nibbles)
@@ -411,7 +443,7 @@ static enum neb_status feed_some(struct cmp_check *c, const uint8_t *p, size_t n
         *used = n < c->left ? n : c->left;
         c->left -= *used;
         NEB_TRY(body(c, p, *used));
-        if (c->state == BODY && !c->nibbles)
+        if (c->state == BODY && !late(c))
             NEB_TRY(take_stream(c, c->out.pos));
         return c->left ? NEB_OK : end_body(c);
     }
@@ -424,7 +456,7 @@ static enum neb_status feed_some(struct cmp_check *c, const uint8_t *p, size_t n
 // An empty stream is complete before any byte of it arrives.
 static enum neb_status skip_empty(struct cmp_check *c) {
     while (c->state == BODY && c->left == 0) {
-        if (!c->nibbles)
+        if (!late(c))
             NEB_TRY(take_stream(c, c->out.pos));
         NEB_TRY(end_body(c));
     }

@@ -169,7 +169,7 @@ enum neb_status cmp_frame_open(struct cmp_work *w, const uint8_t *frame, size_t 
     const struct cmp_codec_ops *ops = cmp_ops(&h->codec);
     ops->sizes(&h->codec, n, min, max);
     for (int i = 0; i < cmp_frame_streams(&h->codec); i++)
-        NEB_TRY(cmp_frame_get_stream(w, &r, ops->streams[i], min[i], max[i], &raw[i]));
+        NEB_TRY(cmp_frame_get_stream(w, &r, ops->streams[i], n, min[i], max[i], &raw[i]));
     return neb_rd_done(&r) ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "codec frame: bytes after its end");
 }
 

@@ -8,12 +8,14 @@
 // length is that of the head behind it. A sparse codec has chunk, k and the codebook (mags: 2
 // values of bits 2, 8 of bits 4, the upper 16 bits of an f32 each), the others have block. n,
 // block, chunk and k are numbers of 7 bits a byte (frame.h). The first byte of a stream is its
-// stage (0 raw, 1 zstd, 2 nibbles) + 4 x the bytes of each size (1 to 4, little-endian). A raw size
-// that follows from the head is left out, and so is the packed size of raw bytes.
+// stage (0 raw, 1 zstd, 2 nibbles, 3 adaptive) + 4 x the bytes of each size (1 to 4,
+// little-endian). A raw size that follows from the head is left out, and so is the packed size of
+// raw bytes.
 //
-// The file of a codec says what its streams hold. The last stage of a stream is zstd if that helps
-// (stage.c). A frame from elsewhere is hostile until it is checked: sizes are derived from the
-// header and compared before anything is allocated or written.
+// The file of a codec says what its streams hold. The last stage of a short stream is the adaptive
+// coder, that of a longer one zstd, if that helps (stage.c). A frame from elsewhere is hostile
+// until it is checked: sizes are derived from the header and compared before anything is allocated
+// or written.
 #ifndef CMP_CODEC_H
 #define CMP_CODEC_H
 #include "agent/base/bytes.h"

@@ -3,6 +3,7 @@
 // files of this folder.
 #ifndef CMP_FRAME_H
 #define CMP_FRAME_H
+#include "compress/adaptive.h"
 #include "compress/codec.h"
 
 #include <zstd.h>
@@ -16,7 +17,7 @@ enum {                    // most bytes
     CMP_LENGTH_SHORT = 2, // of a length below CMP_LENGTH_LONG
 };
 enum {                             // of updates (update.h)
-    CMP_UPDATE_MAGIC = 0x3255424e, // "NBU2"
+    CMP_UPDATE_MAGIC = 0x3355424e, // "NBU3"
     CMP_LENGTH_LONG = 0xffff,      // a length whose value follows in four bytes
     CMP_UNITS_MAX = 1 << 20,
     CMP_ROWS_MAX = 1 << 24,
@@ -27,8 +28,10 @@ enum {                             // of updates (update.h)
 enum cmp_stream { // what a stream holds; it decides the last stage (stage.c)
     CMP_NO_STREAM,
     CMP_BYTES,  // raw or zstd
+    CMP_CODES2, // four symbols of 2 bits per byte
     CMP_CODES4, // codes of few levels, two per byte: also Huffman codes without matches
     CMP_CODES8, // 8-bit codes: also nibbles
+    CMP_GAPS,   // geometric numbers; each raw byte stands for at most one of n / min elements
 };
 
 // A codec's work space: zstd's contexts, and buffers that grow to the largest array and stay, so
@@ -91,18 +94,25 @@ NEB_MUST_CHECK enum neb_status cmp_frame_not_finite(void);
 // it (level 0: none). cmp_stage_get checks the head of a stream of min to max raw bytes.
 NEB_MUST_CHECK enum neb_status cmp_frame_put_all(struct cmp_work *w, struct neb_buf *out,
                                                  const struct cmp_frame *h, int level);
-enum cmp_stage { CMP_RAW, CMP_ZSTD, CMP_NIBBLES };
+enum cmp_stage { CMP_RAW, CMP_ZSTD, CMP_NIBBLES, CMP_ADAPTIVE };
 struct cmp_stage_head {
     enum cmp_stage stage;
     size_t raw, len;
 };
+// What the adaptive coder knows of a stream of a frame of n elements; min as for cmp_stage_get.
+struct cmp_adaptive cmp_stage_adaptive(enum cmp_stream kind, size_t n, size_t min);
+extern const struct cmp_adaptive cmp_of_counts; // of row counts (update.h)
+// NEB_ERR_FORMAT: bytes are left over. The second: there are more bytes than decoded ones.
+NEB_MUST_CHECK enum neb_status cmp_adaptive_open(const struct cmp_adaptive *a, uint8_t *out,
+                                                 size_t n, const uint8_t *p, size_t len);
+NEB_MUST_CHECK enum neb_status cmp_adaptive_refuse(void);
 // Bytes of the head of a stream that begins with `first`. sized: only one raw size is possible.
 size_t cmp_stage_head_bytes(uint8_t first, bool sized);
 NEB_MUST_CHECK enum neb_status cmp_stage_get(struct neb_rd *r, enum cmp_stream kind, size_t min,
                                              size_t max, struct cmp_stage_head *out);
 NEB_MUST_CHECK enum neb_status cmp_frame_get_stream(struct cmp_work *w, struct neb_rd *r,
-                                                    enum cmp_stream kind, size_t min, size_t max,
-                                                    struct neb_buf *into);
+                                                    enum cmp_stream kind, size_t n, size_t min,
+                                                    size_t max, struct neb_buf *into);
 // Joins both planes of nibbles to codes. Refuses a nibble other than 0 after an odd last code.
 NEB_MUST_CHECK enum neb_status cmp_frame_join(uint8_t *codes, const uint8_t *low,
                                               const uint8_t *high, size_t n);

@@ -262,3 +262,63 @@ int32_t cmp_soft_k(int32_t k_now, int32_t k_min, int32_t k_max, double bytes_per
     }
     return k;
 }
+
+// ---- several teachers
+
+struct named {
+    double p;
+    int32_t id;
+};
+
+// Both orders are total, so that every machine adds and names in one order.
+static int by_id(const void *a, const void *b) {
+    const struct named *x = a, *y = b;
+    return x->id != y->id ? (x->id < y->id ? -1 : 1) : x->p < y->p ? -1 : x->p > y->p;
+}
+static int by_p(const void *a, const void *b) {
+    const struct named *x = a, *y = b;
+    return x->p != y->p ? (x->p < y->p ? 1 : -1) : x->id < y->id ? -1 : x->id > y->id;
+}
+
+// Row i of the mixture; sum: of all weights.
+static void mix_row(const struct cmp_soft_rows *in, int n, size_t i, double sum, int32_t k,
+                    int32_t *ids, float *logp, float *tail) {
+    struct named all[CMP_SOFT_TEACHERS_MAX * CMP_SOFT_K_MAX];
+    size_t many = 0, apart = 0;
+    double rest = 0;
+    for (int t = 0; t < n; t++) {
+        double w = (double)in[t].weight / sum;
+        size_t each = (size_t)in[t].k;
+        rest += w * (double)in[t].tail[i];
+        for (size_t j = i * each; j < (i + 1) * each; j++)
+            all[many++] = (struct named){w * exp((double)in[t].logp[j]), in[t].ids[j]};
+    }
+    qsort(all, many, sizeof *all, by_id); // no two of one teacher are equal
+    for (size_t j = 0; j < many; j++)
+        if (apart && all[apart - 1].id == all[j].id)
+            all[apart - 1].p += all[j].p;
+        else
+            all[apart++] = all[j];
+    qsort(all, apart, sizeof *all, by_p);
+    for (size_t j = 0; j < apart; j++)
+        if (j < (size_t)k) {
+            ids[j] = all[j].id;
+            logp[j] = (float)log(all[j].p);
+        } else
+            rest += all[j].p;
+    *tail = (float)(rest < 1 ? rest : 1);
+}
+
+int32_t cmp_soft_mix(const struct cmp_soft_rows *in, int n, uint32_t rows, int32_t *ids,
+                     float *logp, float *tail) {
+    int32_t k = 0;
+    double sum = 0;
+    NEB_ASSERT(n > 0 && n <= CMP_SOFT_TEACHERS_MAX);
+    for (int t = 0; t < n; t++) {
+        k = in[t].k > k ? in[t].k : k;
+        sum += (double)in[t].weight;
+    }
+    for (size_t i = 0; i < rows; i++)
+        mix_row(in, n, i, sum, k, ids + i * (size_t)k, logp + i * (size_t)k, tail + i);
+    return k;
+}

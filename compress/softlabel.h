@@ -48,6 +48,19 @@ NEB_MUST_CHECK enum neb_status cmp_soft_decode(struct cmp_soft *s, struct neb_rd
                                                struct cmp_soft_head *want, int32_t *ids,
                                                float *logp, float *tail);
 
+struct cmp_soft_rows { // the labels of one teacher
+    float weight;      // above 0
+    int32_t k;
+    const int32_t *ids;       // (rows, k)
+    const float *logp, *tail; // (rows, k), (rows)
+};
+enum { CMP_SOFT_TEACHERS_MAX = 16 };
+// Mixes the distributions of n teachers, by weight: of each row the k most likely tokens of the
+// mixture, k being the largest of theirs, and the tail. A token that a teacher does not name is a
+// part of its tail. Weights need not sum to 1. ids, logp: room for (rows, k). Returns k.
+int32_t cmp_soft_mix(const struct cmp_soft_rows *in, int n, uint32_t rows, int32_t *ids,
+                     float *logp, float *tail);
+
 // Returns how many labels to send. It halves k_now, but not below k_min, until the bytes fit the
 // link and leave a fifth of the goodput to others. Otherwise it doubles k_now, up to k_max, if the
 // larger k fits with a third to spare, so that k does not swing. bytes_per_row: measured at k_now;

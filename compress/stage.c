@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The last stage of a frame's streams: raw, zstd or nibbles.
+// The last stage of a frame's streams: raw, zstd, nibbles or adaptive.
 //
 //     raw        stage 0
 //     zstd       stage 1: one zstd frame
 //     nibbles    stage 2, for 8-bit codes only: the low nibbles, (raw + 1) / 2 bytes,
 //                then one zstd frame of the high nibbles, which unpack to as many bytes
+//     adaptive   stage 3, for at most CMP_ADAPTIVE_MOST bytes (adaptive.h)
 //
 // An entropy decoder's time depends on symbols, not on bits. The low nibble of an 8-bit code is
 // nearly noise. Without it zstd has half the symbols, for few more bytes (README.md has the
@@ -111,17 +112,30 @@ static uint8_t *put_size(uint8_t *at, size_t n, int width) {
     return at;
 }
 
+const struct cmp_adaptive cmp_of_counts = {.width = 8};
+
+struct cmp_adaptive cmp_stage_adaptive(enum cmp_stream kind, size_t n, size_t min) {
+    unsigned width = kind == CMP_CODES2 ? 2 : kind == CMP_CODES4 ? 4 : 8;
+    size_t mean = kind == CMP_GAPS && min ? (n - min) / min : 0;
+    return (struct cmp_adaptive){width, mean < UINT16_MAX ? (uint32_t)mean : UINT16_MAX};
+}
+
 // sized: its raw size follows from the frame's head. Packed bytes are fewer than raw ones, so the
 // width of the raw size is enough for both.
 static enum neb_status put_stream(struct cmp_work *w, struct neb_buf *out,
                                   const struct neb_buf *raw, int level, enum cmp_stage stage,
-                                  bool sized) {
+                                  const struct cmp_adaptive *a, bool sized) {
     size_t bound = ZSTD_compressBound(raw->len) + raw->len;
     int width = width_of(raw->len);
     NEB_TRY(neb_buf_reserve(out, CMP_STREAM_HEAD + bound));
     uint8_t *at = out->p + out->len, *sizes = at + 1 + (sized ? 0 : width);
     size_t n = 0;
-    if (raw->len && level && stage == CMP_NIBBLES)
+    if (raw->len && level && raw->len <= CMP_ADAPTIVE_MOST) {
+        neb_buf_clear(&w->plane);
+        NEB_TRY(cmp_adaptive_put(a, raw->p, raw->len, &w->plane));
+        stage = CMP_ADAPTIVE, n = w->plane.len;
+        memcpy(sizes + width, w->plane.p, n < raw->len ? n : raw->len);
+    } else if (raw->len && level && stage == CMP_NIBBLES)
         n = put_nibbles(w, sizes + width, bound, raw);
     else if (raw->len && level && stage == CMP_ZSTD)
         n = cmp_work_pack(w, sizes + width, bound, raw, level);
@@ -147,9 +161,11 @@ enum neb_status cmp_frame_put_all(struct cmp_work *w, struct neb_buf *out,
     for (int i = 0; i < cmp_frame_streams(&h->codec); i++) {
         const struct neb_buf *raw = &w->stream[i];
         enum cmp_stream kind = cmp_ops(&h->codec)->streams[i];
+        const struct cmp_adaptive a = cmp_stage_adaptive(kind, h->n, min[i]);
         NEB_TRY(neb_buf_check(raw));
         NEB_TRY(put_stream(w, out, raw, kind == CMP_CODES4 ? level_of_codes(w, raw, level) : level,
-                           kind == CMP_CODES8 && level ? stage8(raw) : CMP_ZSTD, min[i] == max[i]));
+                           kind == CMP_CODES8 && level ? stage8(raw) : CMP_ZSTD, &a,
+                           min[i] == max[i]));
     }
     return neb_buf_check(out);
 }
@@ -195,10 +211,9 @@ static size_t get_size(struct neb_rd *r, int width) {
 
 enum neb_status cmp_stage_get(struct neb_rd *r, enum cmp_stream kind, size_t min, size_t max,
                               struct cmp_stage_head *out) {
-    enum cmp_stage last = kind == CMP_CODES8 ? CMP_NIBBLES : CMP_ZSTD;
     uint8_t first = neb_rd_u8(r), stage = first & 3;
     int width = first >> 2;
-    if (r->bad || stage > last || width < 1 || width > 4)
+    if (r->bad || (stage == CMP_NIBBLES && kind != CMP_CODES8) || width < 1 || width > 4)
         return neb_fail(NEB_ERR_FORMAT, "codec frame: no valid head of a stream");
     size_t raw = min == max ? min : get_size(r, width),
            len = stage == CMP_RAW ? raw : get_size(r, width);
@@ -209,11 +224,24 @@ enum neb_status cmp_stage_get(struct neb_rd *r, enum cmp_stream kind, size_t min
     if (stage == CMP_NIBBLES && (raw == 0 || len < (raw + 1) / 2))
         return neb_fail(NEB_ERR_FORMAT, "codec frame: %zu bytes of nibbles, at least %zu expected",
                         len, (raw + 1) / 2);
+    if (stage == CMP_ADAPTIVE && (raw > CMP_ADAPTIVE_MOST || len > raw))
+        return cmp_adaptive_refuse();
     return NEB_OK;
 }
 
+enum neb_status cmp_adaptive_open(const struct cmp_adaptive *a, uint8_t *out, size_t n,
+                                  const uint8_t *p, size_t len) {
+    return cmp_adaptive_get(a, out, n, p, len)
+               ? NEB_OK
+               : neb_fail(NEB_ERR_FORMAT, "codec frame: bytes after an adaptive stream");
+}
+
+enum neb_status cmp_adaptive_refuse(void) {
+    return neb_fail(NEB_ERR_FORMAT, "codec frame: an adaptive stream is too long");
+}
+
 enum neb_status cmp_frame_get_stream(struct cmp_work *w, struct neb_rd *r, enum cmp_stream kind,
-                                     size_t min, size_t max, struct neb_buf *into) {
+                                     size_t n, size_t min, size_t max, struct neb_buf *into) {
     struct cmp_stage_head s;
     NEB_TRY(cmp_stage_get(r, kind, min, max, &s));
     const uint8_t *p = neb_rd_view(r, s.len);
@@ -224,6 +252,9 @@ enum neb_status cmp_frame_get_stream(struct cmp_work *w, struct neb_rd *r, enum 
     into->len = s.raw;
     if (s.stage == CMP_NIBBLES)
         return get_nibbles(w, into->p, s.raw, p, s.len);
+    const struct cmp_adaptive a = cmp_stage_adaptive(kind, n, min);
+    if (s.stage == CMP_ADAPTIVE)
+        return cmp_adaptive_open(&a, into->p, s.raw, p, s.len);
     if (s.stage == CMP_ZSTD)
         return unpack(w, into->p, s.raw, p, s.len);
     if (s.raw)

@@ -85,6 +85,12 @@ static enum neb_status put_counts(struct cmp_work *w, struct neb_buf *out, const
     for (uint32_t i = 0; i < rows; i++)
         w->counts.p[i] = cmp_count_code(counts[i]);
     w->counts.len = rows;
+    if (rows <= CMP_ADAPTIVE_MOST) {
+        NEB_TRY(cmp_adaptive_put(&cmp_of_counts, w->counts.p, rows, out));
+        if (out->len == at) // no bytes would mean no counts
+            neb_buf_u8(out, 0);
+        return length_end(out, at);
+    }
     NEB_TRY(neb_buf_reserve(out, bound));
     size_t n = cmp_work_pack(w, out->p + out->len, bound, &w->counts, COUNTS_ZSTD_LEVEL);
     NEB_ASSERT(!ZSTD_isError(n));
@@ -270,7 +276,11 @@ enum neb_status cmp_update_counts(struct cmp_work *w, const struct cmp_update_un
                                   uint32_t rows, uint32_t *counts) {
     neb_buf_clear(&w->counts);
     NEB_TRY(neb_buf_reserve(&w->counts, (size_t)rows + 1));
-    size_t n = ZSTD_decompressDCtx(w->dctx, w->counts.p, rows, u->counts, u->counts_len);
+    size_t n = rows;
+    if (rows <= CMP_ADAPTIVE_MOST)
+        NEB_TRY(cmp_adaptive_open(&cmp_of_counts, w->counts.p, rows, u->counts, u->counts_len));
+    else
+        n = ZSTD_decompressDCtx(w->dctx, w->counts.p, rows, u->counts, u->counts_len);
     if (ZSTD_isError(n) || n != rows)
         return neb_fail(NEB_ERR_FORMAT, "update: row counts do not unpack to %u rows", rows);
     for (uint32_t i = 0; i < rows; i++)

@@ -2,13 +2,14 @@
 // An update: what one member sends for one fragment in one round. It holds the frames of the
 // fragment's units, and how often each row of an embedding or output matrix was seen.
 //
-//     | "NBU2" | units u32 | then for each unit:
+//     | "NBU3" | units u32 | then for each unit:
 //     | length u8 | unit | rows | cols | counts: length, bytes | frame: length, bytes |
 //
 // The first length is that of unit, rows and cols, which are numbers of 7 bits a byte (frame.h).
 // The others are u16; 0xffff means that a u32 follows, which is the length. No counts have length
 // 0. A unit has at least one row and one column. A row count is one logarithmic byte (8 values per
-// octave, exact below 16). zstd packs the counts, so runs of zeros vanish.
+// octave, exact below 16). The counts of at most CMP_ADAPTIVE_MOST rows go through the adaptive
+// coder (adaptive.h), others through zstd.
 #ifndef CMP_UPDATE_H
 #define CMP_UPDATE_H
 #include "compress/codec.h"

@@ -86,7 +86,7 @@ static void head_loss(struct kern *K, enum kern_type t, const struct kern_head *
 }
 
 static void sample_rows(struct kern *K, enum kern_type t, const struct kern_rows *r,
-                        const double *u, int32_t *ids) {
+                        float temperature, const double *u, int32_t *ids) {
     product(K, r->n, r->V, r->d);
 }
 
@@ -114,6 +114,12 @@ static void label_rows(struct kern *K, enum kern_type t, const struct kern_rows 
       const float *h, const float *w, const float *rstd, int n, int d)                             \
     X(rope, enum kern_type t, void *x, int ld, const float *cos_sin, int n, int T, int heads,      \
       int head_dim, bool inverse)                                                                  \
+    X(cache_put, enum kern_type t, const struct kern_cache *c, int B, int T, const int32_t *slot,  \
+      const int32_t *at, const void *k, const void *v, int ld)                                     \
+    X(cache_copy, enum kern_type t, const struct kern_cache *c, const int32_t *pairs, int m,       \
+      int n)                                                                                       \
+    X(cache_attn, enum kern_type t, const struct kern_cache *c, int B, const int32_t *slot,        \
+      const int32_t *at, void *out, int ldo, const void *q, int ldq)                               \
     X(swiglu_fwd, enum kern_type t, void *y, const void *gu, int n, int f)                         \
     X(swiglu_bwd, enum kern_type t, void *dgu, const void *dy, const void *gu, int n, int f)       \
     X(bias_fwd, enum kern_type t, void *x, const float *b, int n, int d)                           \

@@ -177,6 +177,14 @@ void cpu_attn_bwd(struct kern *K, enum kern_type t, const struct kern_attn *s, v
                   void *dv, const void *dout, const void *out, int ldo, const float *lse,
                   const void *q, int ldq, const void *k, int ldk, const void *v, int ldv,
                   float *delta, const float *cos_sin);
+// cpu_cache.c
+void cpu_cache_put(struct kern *K, enum kern_type t, const struct kern_cache *c, int B, int T,
+                   const int32_t *slot, const int32_t *at, const void *k, const void *v, int ld);
+void cpu_cache_copy(struct kern *K, enum kern_type t, const struct kern_cache *c,
+                    const int32_t *pairs, int m, int n);
+void cpu_cache_attn(struct kern *K, enum kern_type t, const struct kern_cache *c, int B,
+                    const int32_t *slot, const int32_t *at, void *out, int ldo, const void *q,
+                    int ldq);
 // cpu_heads.c
 void cpu_head_loss(struct kern *K, enum kern_type t, const struct kern_head *h,
                    const struct kern_soft *soft);
@@ -184,8 +192,8 @@ void cpu_vocab_max(struct kern *K, enum kern_type t, const struct kern_vocab *v)
 void cpu_vocab_sum(struct kern *K, enum kern_type t, const struct kern_vocab *v);
 void cpu_vocab_loss(struct kern *K, enum kern_type t, const struct kern_vocab *v);
 void cpu_rtd_loss(struct kern *K, enum kern_type t, const struct kern_rtd *h);
-void cpu_sample_rows(struct kern *K, enum kern_type t, const struct kern_rows *r, const double *u,
-                     int32_t *ids);
+void cpu_sample_rows(struct kern *K, enum kern_type t, const struct kern_rows *r, float temperature,
+                     const double *u, int32_t *ids);
 void cpu_label_rows(struct kern *K, enum kern_type t, const struct kern_rows *r, int k,
                     float temperature, int32_t *ids, float *logp, float *tail);
 

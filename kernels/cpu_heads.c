@@ -414,9 +414,9 @@ struct picks_job {
     const struct kern_rows *r;
     float *z; // (block, V)
     size_t from;
-    const double *u; // of draws
-    int k;           // of labels, and the next
     float temperature;
+    const double *u; // of draws
+    int k;           // of labels
     int32_t *ids;
     float *logp, *tail;
 };
@@ -446,7 +446,7 @@ static void draw_row(void *arg, size_t i) {
     for (int k = 1; k < V; k++)
         max = z[k] > max ? z[k] : max;
     for (int k = 0; k < V; k++) {
-        z[k] = expf(z[k] - max);
+        z[k] = expf((z[k] - max) / j->temperature);
         sum += (double)z[k];
     }
     for (double goal = j->u[j->from + i] * sum; id < V - 1; id++) {
@@ -457,10 +457,11 @@ static void draw_row(void *arg, size_t i) {
     j->ids[j->from + i] = id;
 }
 
-void cpu_sample_rows(struct kern *K, enum kern_type t, const struct kern_rows *r, const double *u,
-                     int32_t *ids) {
+void cpu_sample_rows(struct kern *K, enum kern_type t, const struct kern_rows *r, float temperature,
+                     const double *u, int32_t *ids) {
     NEB_ASSERT(t == KERN_F32);
-    picks_run(K, &(struct picks_job){.r = r, .u = u, .ids = ids}, DRAW_ROWS, draw_row);
+    struct picks_job j = {.r = r, .temperature = temperature, .u = u, .ids = ids};
+    picks_run(K, &j, DRAW_ROWS, draw_row);
 }
 
 // Finds the k largest of z, largest first, by insertion: k is small, and after the first few

@@ -9,6 +9,7 @@
 
 #include <dirent.h>
 #include <dlfcn.h>
+#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,13 +59,16 @@ void kern_buckets_fill(struct kern_buckets *b, const int32_t *ids, int n, int32_
         next[b->ids[k]] = 0;
 }
 
-// The program's path, or that of the library that contains this code.
+// The program's path, or that of the library that contains this code. The loader has no path of the
+// program, and dladdr would give argument 0: a file of that name in the working folder is not ours.
 static bool own_path(bool library, char out[NEB_PATH_MAX]) {
     Dl_info info;
+    void *map = NULL;
     char *real = NULL;
     ssize_t n = library ? 0 : readlink("/proc/self/exe", out, NEB_PATH_MAX - 1);
-    if (library && dladdr(&host, &info) && info.dli_fname)
-        real = realpath(info.dli_fname, NULL);
+    if (library && dladdr1(&host, &info, &map, RTLD_DL_LINKMAP) && map &&
+        ((struct link_map *)map)->l_name[0])
+        real = realpath(((struct link_map *)map)->l_name, NULL);
     if (real)
         n = snprintf(out, NEB_PATH_MAX, "%s", real);
     free(real);

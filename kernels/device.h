@@ -42,7 +42,7 @@ typedef void kern_device_meet(const struct kern_device_host *h);
 typedef bool kern_device_finder(const void *p, int *index, int *current);
 // The type of the object's kern_cuda_open. NEB_ERR_NOT_FOUND: the driver lists no device or does
 // not answer. text receives the reason of a failure.
-enum { KERN_DEVICE_VERSION = 12 };
+enum { KERN_DEVICE_VERSION = 13 };
 typedef enum neb_status kern_device_opener(int version, int index, struct kern **out, char *text,
                                            size_t text_cap);
 

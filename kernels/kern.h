@@ -106,6 +106,14 @@ struct kern_attn {
 };
 enum { KERN_SEQUENCES_MAX = 65535 };
 
+// Keys and values of sequences that are decoded token by token, keys after rotary. A slot holds one
+// sequence. Sizes are as in kern_attn.
+struct kern_cache {
+    int n_heads, n_kv_heads, head_dim;
+    int longest; // positions of a slot
+    void *k, *v; // (slots, longest, n_kv_heads * head_dim) T
+};
+
 // The rows of a table that a batch of ids touches, made on the host by kern_buckets_fill. Token k
 // of `used` occurs at rows[start[k]] … rows[start[k + 1] - 1], ascending, so that sums over rows
 // have one order.
@@ -392,6 +400,20 @@ struct kern_ops {
                      const float *lse, const void *q, int ldq, const void *k, int ldk,
                      const void *v, int ldv, float *delta, const float *cos_sin);
 
+    // k and v: T new positions of B sequences, (B * T) rows with row stride ld. Copies them into
+    // slot[b], from position at[b] on. slot, at: (B) device.
+    void (*cache_put)(struct kern *K, enum kern_type t, const struct kern_cache *c, int B, int T,
+                      const int32_t *slot, const int32_t *at, const void *k, const void *v, int ld);
+    // Copies the first n positions of slot pairs[2i] to slot pairs[2i + 1], for i < m. No slot is
+    // both read and written. pairs: (m, 2) device.
+    void (*cache_copy)(struct kern *K, enum kern_type t, const struct kern_cache *c,
+                       const int32_t *pairs, int m, int n);
+    // Attention of one query for each of B sequences over the positions 0 to at[b] of slot[b].
+    // q, out: (B, n_heads, head_dim) with row strides ldq, ldo.
+    void (*cache_attn)(struct kern *K, enum kern_type t, const struct kern_cache *c, int B,
+                       const int32_t *slot, const int32_t *at, void *out, int ldo, const void *q,
+                       int ldq);
+
     // gu (n, 2*f): gate in columns [0, f), up in columns [f, 2f). y (n, f) = silu(gate) * up
     void (*swiglu_fwd)(struct kern *K, enum kern_type t, void *y, const void *gu, int n, int f);
     // Overwrites dgu (n, 2*f), which may be gu itself.
@@ -410,10 +432,10 @@ struct kern_ops {
     void (*vocab_sum)(struct kern *K, enum kern_type t, const struct kern_vocab *v);
     void (*vocab_loss)(struct kern *K, enum kern_type t, const struct kern_vocab *v);
     void (*rtd_loss)(struct kern *K, enum kern_type t, const struct kern_rtd *h);
-    // Draws from each row: ids (n) = the first id at which the running sum of probabilities exceeds
-    // u. ids and u (n) in device memory, u in [0, 1].
+    // Draws from softmax(logits / temperature) of each row: ids (n) = the first id at which the
+    // running sum of probabilities exceeds u. ids and u (n) in device memory, u in [0, 1].
     void (*sample_rows)(struct kern *K, enum kern_type t, const struct kern_rows *r,
-                        const double *u, int32_t *ids);
+                        float temperature, const double *u, int32_t *ids);
     // Soft labels (intra/train/distill.h): of softmax(logits / temperature), the k most likely ids
     // of each row, most likely first, a tie to the lower id. ids, logp (n, k) and tail (n) are in
     // device memory. On processors k may be 0: logp (n, V) of all tokens.

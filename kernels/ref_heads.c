@@ -245,14 +245,14 @@ void ref_rtd_loss(struct kern *K, enum kern_type t, const struct kern_rtd *h) {
 
 // ---- logits of some rows
 
-void ref_sample_rows(struct kern *K, enum kern_type t, const struct kern_rows *r, const double *u,
-                     int32_t *ids) {
+void ref_sample_rows(struct kern *K, enum kern_type t, const struct kern_rows *r, float temperature,
+                     const double *u, int32_t *ids) {
     double *z = room(2 * (size_t)r->V), *logq = z + r->V;
     (void)t;
     for (int i = 0; i < r->n; i++) {
         double run = 0;
         logits_of(K, z, (const float *)r->x + (size_t)r->at[i] * r->d, r->w, r->V, r->d);
-        log_softmax(z, r->V, 1, logq);
+        log_softmax(z, r->V, (double)temperature, logq);
         ids[i] = 0;
         while (ids[i] < r->V - 1 && !((run += exp(logq[ids[i]])) > u[i]))
             ids[i]++;

@@ -8,7 +8,7 @@ enum {
     // The version of every message between agents, workers, trainers and libnebula. Peers with
     // different versions refuse each other: raise it whenever a message, a record or the bytes of
     // an update change.
-    NEB_PROTOCOL = 2,
+    NEB_PROTOCOL = 3,
     NEB_BUILD_MAX = 64, // bytes of the build name, with the terminating 0
 };
 

@@ -38,6 +38,16 @@ double bench_train_token_flops(const struct intra_model *m, int32_t seq_len);
 
 struct intra_trainer_config bench_train_config(const struct bench_train_shape *s);
 
+// `nebula bench decode`: tokens/s of greedy decoding (intra/train/decode.h) on the CPU, of one
+// sequence and of 16 at once. Half of a sequence is the prompt, whose pass does not count. The
+// limit: the parameters are read once for each token of all sequences, as fast as they can be
+// summed, and multiplied as fast as sgemm. Further fields: tokens_per_cpu_s; cpu_ratio (value /
+// limit, both by processor time); uncached_tokens_per_s (all positions computed again for each
+// token); of_uncached (what the cache gains in processor time); params; threads. NEB_ERR_INVALID: a
+// sequence is too short.
+NEB_MUST_CHECK enum neb_status bench_decode(int n_threads, bool json,
+                                            const struct bench_train_shape *shape);
+
 // Prints one line: GFLOP/s of the median step; limit: the fastest sgemm. Further fields:
 // tokens_per_s; tokens_per_cpu_s (per second of processor time of all threads, for busy machines);
 // cpu_ratio (value / limit, both by processor time); step_ms; best_step_ms; update_share (of

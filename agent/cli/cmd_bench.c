@@ -50,6 +50,12 @@ static enum neb_status train(struct options *o) {
                    : bench_train(o->threads, o->common.json, &o->shape);
 }
 
+static enum neb_status decode(struct options *o) {
+    if (!o->shape.seq_len)
+        NEB_TRY(bench_train_shape_parse("default", &o->shape));
+    return bench_decode(o->threads, o->common.json, &o->shape);
+}
+
 static int run(void *options) {
     struct options *o = options;
     struct kern_digest digest;
@@ -61,6 +67,7 @@ static int run(void *options) {
         !strcmp(what, "codec")        ? bench_codec(json, o->params, o->threads, o->input, o->codec)
         : !strcmp(what, "checkpoint") ? bench_checkpoint(json, o->params, o->threads, o->link.dir)
         : !strcmp(what, "data")       ? bench_data(json, o->link.dir)
+        : !strcmp(what, "decode")     ? decode(o)
         : !strcmp(what, "round")
             ? bench_round(json, o->params, o->threads, o->codec ? o->codec : "int4", &digest)
         : !strcmp(what, "seal")    ? bench_seal(json, o->params)
@@ -82,7 +89,7 @@ static const struct agent_option table[] = {
     OPT_TEXT("input", 'i', "FILE", "codec: measure the elements of this update (a ledger's .blob)",
              AT(input)),
     OPT_TAKEN("shape", 's', "LxWxS",
-              "train: layers x width x sequence, or small (default 8x256x256)", take_shape,
+              "decode, train: layers x width x sequence, or small (default 8x256x256)", take_shape,
               "a shape"),
     OPT_INT("steps", 'n', "N", "train: steps to measure (default 10)", AT(steps), 1, 10000),
     OPT_FLAG("mesh", 0, "train: overhead of the mesh machinery for a step of one rank, in per cent",
@@ -106,15 +113,17 @@ const struct agent_command cmd_bench = {
     .name = "bench",
     .summary = "measure this machine",
     .options = table,
-    .arguments = "checkpoint|codec|data|kernels|link|round|seal|train",
+    .arguments = "checkpoint|codec|data|decode|kernels|link|round|seal|train",
     .doc =
         "Measures this machine. A line has its limit (memcpy, sgemm) from the same call, and the "
         "ratio to that limit.",
     .least = 1,
-    .missing = "name a benchmark: checkpoint, codec, data, kernels, link, round, seal or train",
+    .missing = "name a benchmark: checkpoint, codec, data, decode, kernels, link, round, seal or "
+               "train",
     .actions = (const struct agent_action[]){{"checkpoint", 1},
                                              {"codec", 1},
                                              {"data", 1},
+                                             {"decode", 1},
                                              {"kernels", 1},
                                              {"link", 1},
                                              {"round", 1},

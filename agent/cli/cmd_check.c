@@ -16,6 +16,7 @@
 #include "agent/plan/plan.h"
 #include "agent/plan/planner.h"
 #include "agent/show/progress.h"
+#include "agent/train/side_check.h"
 #include "intra/data/data.h"
 #include "intra/data/pairs.h"
 #include "intra/hf/hf.h"
@@ -92,7 +93,11 @@ static enum neb_status look_at_corpus(const struct agent_job *job, int cluster, 
     if (st == NEB_OK)
         st = agent_job_corpus_fits(job, cluster, c);
     if (st == NEB_OK && f->read)
+        st = agent_side_corpus_fits(job, cluster, c);
+    if (st == NEB_OK && f->read)
         st = look_at_pairs(job, cluster, c);
+    if (st == NEB_OK && f->read)
+        st = agent_side_cache_fits(job, cluster, c);
     intra_corpus_close(&c);
     return st;
 }
@@ -146,22 +151,34 @@ static void look_for_file(const struct agent_job *job, const char *key, const ch
                  n > 1 ? "s" : "", names, key, path, n > 1 ? "s" : "", n > 1 ? "s" : "");
 }
 
-// The teacher's checkpoint must fit the corpus and the cluster's mesh. vocab 0: no corpus is here.
-static enum neb_status look_at_teacher(const struct agent_job *job, int32_t vocab) {
-    const char *path = job->distill.teacher;
+// A teacher's checkpoint must fit the corpus and the cluster's mesh.
+static enum neb_status look_at_teacher(const struct agent_job *job, int cluster, int32_t vocab) {
     struct intra_ckpt *c = NULL;
     struct intra_model *m = NULL;
-    look_for_file(job, "distill.teacher.init", path, AGENT_ROLE_TEACHER);
-    if (job->mode != AGENT_MODE_DISTILL || !vocab || agent_job_role(job, AGENT_ROLE_TEACHER) < 0 ||
-        !path[0] || !neb_fs_exists(path))
-        return NEB_OK;
-    NEB_TRY(intra_ckpt_open(path, false, &c));
+    NEB_TRY(intra_ckpt_open(agent_distill_init(job, cluster), false, &c));
     enum neb_status st = intra_hf_layout(c, &m);
     if (st == NEB_OK)
-        st = agent_distill_teacher_fits(job, vocab, &m->c);
+        st = agent_distill_teacher_fits(job, cluster, vocab, &m->c);
     intra_model_destroy(&m);
     intra_ckpt_close(&c);
     return st;
+}
+
+// vocab 0: no corpus is here.
+static enum neb_status look_at_teachers(const struct agent_job *job, int32_t vocab) {
+    for (int i = 0; job->mode == AGENT_MODE_DISTILL && i < job->n_clusters; i++) {
+        const char *path = agent_distill_init(job, i);
+        if (job->clusters[i].role != AGENT_ROLE_TEACHER || !path[0])
+            continue;
+        if (vocab && neb_fs_exists(path))
+            NEB_TRY(look_at_teacher(job, i, vocab));
+        else if (!neb_fs_exists(path))
+            neb_warn("cluster %s: %s: there is no %s on this machine: it must be on the machine of "
+                     "the cluster",
+                     job->clusters[i].name,
+                     job->clusters[i].init[0] ? "clusters.init" : "distill.teacher.init", path);
+    }
+    return NEB_OK;
 }
 
 static bool all_attach(const struct agent_job *job) {
@@ -426,11 +443,12 @@ static enum neb_status check(const struct options *o, json_t *warnings) {
     NEB_TRY(agent_job_model_init(&job, file));
     NEB_TRY(agent_job_validate(&job, file));
     agent_job_warn_idle(&job, file);
+    NEB_TRY(agent_side_streams_fit(&job));
     NEB_TRY(look_at_corpora(&job, each, &vocab));
     NEB_TRY(agent_planner_roles_resolve(&job, 0));
     look_for_file(&job, "init_from", job.init_from,
                   job.mode == AGENT_MODE_DISTILL ? AGENT_ROLE_STUDENT : AGENT_ROLE_NONE);
-    NEB_TRY(look_at_teacher(&job, vocab));
+    NEB_TRY(look_at_teachers(&job, vocab));
     if (neb_fs_exists(job.init_from))
         NEB_TRY(agent_job_init_from(&job));
     NEB_TRY(agent_job_plan(&job, vocab, &plan));

@@ -1,19 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// nebula eval and nebula generate: what a checkpoint has learned.
+// nebula eval: what a checkpoint has learned.
 #include "agent/base/log.h"
-#include "agent/base/number.h"
-#include "agent/base/plain.h"
-#include "agent/cli/cmd_options.h"
+#include "agent/cli/place.h"
 #include "agent/job/json.h"
 #include "agent/job/model_init.h"
 #include "agent/proc/seal.h"
 #include "agent/show/corpus_note.h"
 #include "agent/train/translate.h"
 #include "intra/data/data.h"
-#include "intra/data/tokenizer.h"
-#include "intra/data/tokenizer_files.h"
-#include "intra/model/translate.h"
-#include "intra/train/trainer.h"
+#include "intra/train/decode.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -24,10 +19,9 @@ enum { EVAL_SEQ_MAX = 4096 };
 
 struct options {
     struct agent_options common; // its argument: the checkpoint
-    const char *corpus, *prompt, *tokenizer, *ids, *task, *out;
-    int beam, windows, tokens, top_k, seq_len;
-    double temperature;
-    uint64_t seed;
+    struct agent_place place;
+    const char *corpus, *ids, *task, *out;
+    int beam, windows, seq_len;
     bool merge, logits;
 };
 
@@ -148,48 +142,6 @@ out:
     return st;
 }
 
-// Reads the id at *p and moves *p behind it. False: there is no id.
-static bool next_id(const char **p, uint64_t max, int32_t *out) {
-    char digits[16];
-    uint64_t v;
-    size_t n = strcspn(*p, " ,");
-    if (n >= sizeof digits)
-        return false;
-    memcpy(digits, *p, n);
-    digits[n] = 0;
-    if (!neb_number_whole(digits, 0, max, &v))
-        return false;
-    *out = (int32_t)v;
-    *p += n;
-    return true;
-}
-
-static bool are_ids(const char *text) {
-    const char *p = text + strspn(text, " ,");
-    bool any = *p;
-    for (int32_t id; *p; p += strspn(p, " ,"))
-        if (!next_id(&p, INT32_MAX, &id))
-            return false;
-    return any;
-}
-
-// Reads "1 2 3" into *ids (n), with room for `more`. Each id must be in the vocabulary.
-static enum neb_status parse_ids(const char *text, int32_t vocab, size_t more, int32_t **ids,
-                                 size_t *n) {
-    size_t cap = strlen(text) / 2 + 1;
-    *n = 0;
-    if (!(*ids = calloc(cap + more, sizeof **ids)))
-        return neb_fail(NEB_ERR_NOMEM, "out of memory for %zu tokens", cap + more);
-    for (const char *p = text + strspn(text, " ,"); *p; p += strspn(p, " ,")) {
-        if (!next_id(&p, (uint64_t)vocab - 1, &(*ids)[*n]))
-            return neb_fail(NEB_ERR_INVALID,
-                            "--ids: \"%.20s\" does not begin with a token id from 0 to %d", p,
-                            vocab - 1);
-        ++*n;
-    }
-    return *n ? NEB_OK : neb_fail(NEB_ERR_INVALID, "--ids: at least one token id is needed");
-}
-
 // Prints a line of V numbers per position, for comparisons with other implementations.
 static enum neb_status print_logits(const struct options *o) {
     struct kern *K = NULL;
@@ -200,7 +152,7 @@ static enum neb_status print_logits(const struct options *o) {
     size_t n;
     enum neb_status st = NEB_OK;
     NEB_TRY_GOTO(load(o, &K, &m), out);
-    NEB_TRY_GOTO(parse_ids(o->ids, m->c.vocab, 0, &ids, &n), out);
+    NEB_TRY_GOTO(agent_ids_parse(o->ids, m->c.vocab, &ids, &n), out);
     if (n > (size_t)m->c.max_seq) {
         st = neb_fail(NEB_ERR_INVALID, "--ids: %zu tokens, the model takes at most %d", n,
                       m->c.max_seq);
@@ -230,108 +182,21 @@ out:
     return st;
 }
 
-// Tokens in, tokens out: for models whose tokenizer is not supported.
-static enum neb_status generate_ids(const struct options *o) {
-    struct kern *K = NULL;
-    struct intra_model *m = NULL;
-    int32_t *ids = NULL;
-    size_t n;
-    int total = 0;
-    struct intra_sampling s = {
-        .temperature = (float)o->temperature, .top_k = o->top_k, .seed = o->seed, .eos = -1};
-    enum neb_status st = NEB_OK;
-    NEB_TRY_GOTO(load(o, &K, &m), out);
-    NEB_TRY_GOTO(parse_ids(o->ids, m->c.vocab, (size_t)o->tokens, &ids, &n), out);
-    NEB_TRY_GOTO(intra_generate(K, m, &s, ids, (int)n, (int)n + o->tokens, &total), out);
-    for (int i = 0; i < total; i++)
-        printf("%s%d", i ? " " : "", ids[i]);
-    putchar('\n');
-out:
-    free(ids);
-    intra_model_destroy(&m);
-    kern_destroy(&K);
-    return st;
-}
-
-static enum neb_status generate(const struct options *o) {
-    struct kern *K = NULL;
-    struct intra_model *m = NULL;
-    struct intra_tokenizer *t = NULL;
-    int32_t *ids = NULL, *all = NULL;
-    char tokenizer[NEB_PATH_MAX], *text = NULL;
-    size_t n = 0;
-    int total = 0;
-    enum neb_status st = NEB_OK;
-    NEB_TRY(o->tokenizer ? intra_tokenizer_resolve(o->tokenizer, tokenizer, sizeof tokenizer)
-                         : intra_tokenizer_in(o->common.args[0], tokenizer, sizeof tokenizer));
-    // first: without a checkpoint, a missing tokenizer is no news
-    NEB_TRY_GOTO(load(o, &K, &m), out);
-    if (!o->tokenizer && !neb_fs_exists(tokenizer)) {
-        st = neb_fail(NEB_ERR_NOT_FOUND,
-                      "there is no %s: name the model's vocabulary, a tokenizer.model or a "
-                      "tokenizer.json (--tokenizer), or give token ids (--ids)",
-                      tokenizer);
-        goto out;
-    }
-    NEB_TRY_GOTO(intra_tokenizer_open(tokenizer, &t), out);
-    NEB_TRY_GOTO(intra_tokenizer_encode(t, o->prompt, strlen(o->prompt), &ids, &n), out);
-    if (!n || n > 1 << 20) {
-        st = neb_fail(NEB_ERR_INVALID, "--prompt gives %zu tokens; at least one is needed", n);
-        goto out;
-    }
-    if (!(all = calloc(n + (size_t)o->tokens, sizeof *all))) {
-        st = neb_fail(NEB_ERR_NOMEM, "out of memory");
-        goto out;
-    }
-    memcpy(all, ids, n * sizeof *all);
-    for (size_t i = 0; i < n; i++)
-        if (all[i] >= m->c.vocab) {
-            st = neb_fail(NEB_ERR_INVALID, "%s is not the vocabulary of this model", tokenizer);
-            goto out;
-        }
-    struct intra_sampling s = {.temperature = (float)o->temperature,
-                               .top_k = o->top_k,
-                               .seed = o->seed,
-                               .eos = intra_tokenizer_eos(t)};
-    NEB_TRY_GOTO(intra_generate(K, m, &s, all, (int)n, (int)n + o->tokens, &total), out);
-    NEB_TRY_GOTO(intra_tokenizer_decode(t, all, (size_t)total, &text), out);
-    neb_plain_text(text, strlen(text), true); // a vocabulary may contain control characters
-    puts(text);
-out:
-    free(text);
-    free(all);
-    free(ids);
-    intra_tokenizer_close(&t);
-    intra_model_destroy(&m);
-    kern_destroy(&K);
-    return st;
-}
-
 static enum neb_status translate(const struct options *o) {
-    char file[NEB_PATH_MAX];
-    neb_log_set_level(NEB_LOG_ERROR);
-    struct sec_vault *vault = NULL;
-    NEB_TRY(agent_seal_option(o->common.seal_key, &vault));
-    enum neb_status st =
-        agent_checkpoint_file(sec_vault_of(vault), o->common.args[0], file, sizeof file);
-    struct agent_eval_translate t = {.checkpoint = file,
+    struct agent_placed place = {0};
+    struct agent_eval_translate t = {.model = &place.o,
                                      .seq_len = o->seq_len,
-                                     .vault = sec_vault_of(vault),
                                      .corpus = o->corpus,
                                      .out = o->out,
                                      .beam = o->beam,
                                      .windows = o->windows,
-                                     .merge = o->merge,
                                      .json = o->common.json};
+    neb_log_set_level(NEB_LOG_ERROR);
+    enum neb_status st = agent_place_take(&o->common, &o->place, o->merge, &place);
     if (st == NEB_OK)
         st = agent_eval_translate(&t);
-    sec_vault_destroy(&vault);
+    sec_vault_destroy(&place.vault);
     return st;
-}
-
-static bool is_ids(const char *text, void *options) {
-    (void)options;
-    return are_ids(text);
 }
 
 // ---- eval ---------------------------------------------------------------------------------------
@@ -341,8 +206,9 @@ static const char *check_eval(const void *options) {
     return o->logits && !o->ids ? "--logits needs --ids IDS"
            : o->task && (strcmp(o->task, "translate") || o->logits)
                ? "--task: expected translate or probe"
-           : !o->task && (o->beam != 1 || o->out) ? "--beam and --out need --task translate"
-                                                  : NULL;
+           : !o->task && (o->beam != 1 || o->out || agent_place_given(&o->place))
+               ? "--beam, --out, --device, --precision, --dp, --pp and --tp need --task translate"
+               : NULL;
 }
 
 static int run_eval(void *options) {
@@ -358,7 +224,9 @@ static int run_eval(void *options) {
             return agent_json_exit(o->common.json, AGENT_EXIT_USAGE);
         o->corpus = corpus;
     }
-    enum neb_status st = o->task ? translate(o) : o->logits ? print_logits(o) : eval(o);
+    enum neb_status st = o->task ? agent_place_ranks(&o->place) : NEB_OK;
+    if (st == NEB_OK)
+        st = o->task ? translate(o) : o->logits ? print_logits(o) : eval(o);
     return agent_json_exit(o->common.json, agent_exit_of(st));
 }
 
@@ -380,8 +248,9 @@ static const struct agent_option eval_table[] = {
             INTRA_BEAM_MAX),
     OPT_TEXT("out", 'o', "DIR",
              "translate: folder for hypotheses.txt, references.txt and sources.txt", AT(out)),
+    AGENT_PLACE_OPTIONS,
     OPT_FLAG("logits", 'l', "print only the logits of --ids, one line per position", AT(logits)),
-    OPT_CHECKED("ids", 'i', "IDS", "token ids, for example \"1 2 3\"", AT(ids), is_ids,
+    OPT_CHECKED("ids", 'i', "IDS", "token ids, for example \"1 2 3\"", AT(ids), agent_ids_are,
                 "a list of token ids with blanks between them"),
     OPT_FLAG("merge-lora", 'm', "merge adapters first", AT(merge)),
     OPT_SEAL_KEY("key of a sealed checkpoint"),
@@ -399,46 +268,5 @@ const struct agent_command cmd_eval = {
     .missing = "give a checkpoint",
     .check = check_eval,
     .size = sizeof(struct options),
-    .preset = &(const struct options){.beam = 1},
+    .preset = &(const struct options){.beam = 1, .place = AGENT_PLACE_HERE},
     .run = run_eval};
-
-// ---- generate -----------------------------------------------------------------------------------
-
-static const char *check_generate(const void *options) {
-    const struct options *o = options;
-    return !o->prompt == !o->ids ? "give --prompt TEXT or --ids IDS" : NULL;
-}
-
-static int run_generate(void *options) {
-    const struct options *o = options;
-    return agent_exit_of(o->ids ? generate_ids(o) : generate(o));
-}
-
-static const struct agent_option generate_table[] = {
-    OPT_TEXT("prompt", 'p', "TEXT", "text to continue", AT(prompt)),
-    OPT_CHECKED("ids", 'i', "IDS", "token ids to continue; prints ids and needs no tokenizer",
-                AT(ids), is_ids, "a list of token ids with blanks between them"),
-    OPT_INT("tokens", 'n', "N", "number of tokens to add (default 64)", AT(tokens), 0, 100000),
-    OPT_REAL("temperature", 't', "T", "0: always the most likely token (default 0.8)",
-             AT(temperature), 0, 1000),
-    OPT_INT("top-k", 'k', "K", "choose from the K most likely tokens (default 40)", AT(top_k), 0,
-            INT32_MAX),
-    OPT_WHOLE("seed", 's', "S", "seed of the choice", AT(seed), 0, UINT64_MAX),
-    OPT_TEXT("tokenizer", 'v', "FILE", "vocabulary, or a folder with one (default: CHECKPOINT)",
-             AT(tokenizer)),
-    OPT_FLAG("merge-lora", 'm', "merge adapters first", AT(merge)),
-    OPT_SEAL_KEY("key of a sealed checkpoint"),
-    OPT_END};
-
-const struct agent_command cmd_generate = {
-    .name = "generate",
-    .summary = "continue a text with a checkpoint",
-    .options = generate_table,
-    .arguments = "CHECKPOINT",
-    .doc = "Continues a text.",
-    .least = 1,
-    .missing = "give a checkpoint",
-    .check = check_generate,
-    .size = sizeof(struct options),
-    .preset = &(const struct options){.tokens = 64, .temperature = 0.8, .top_k = 40, .seed = 1},
-    .run = run_generate};

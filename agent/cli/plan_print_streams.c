@@ -128,6 +128,8 @@ void plan_streams_print(const struct plan_streams *p) {
         printf("corpus  not on this machine: %s\n", p->job->mode == AGENT_MODE_RTD
                                                         ? "its vocabulary is taken from model.vocab"
                                                         : "half of each sequence counts as target");
+    if (p->job->mode == AGENT_MODE_DISTILL && p->job->distill.source != AGENT_TEXT_CORPUS)
+        printf("samples the time to write text (distill.source) is not in these figures\n");
     if (p->job->distill.teacher[0] && !p->text.teacher.vocab)
         printf("teacher its checkpoint is not on this machine: the shape in distill.teacher is "
                "used\n");

@@ -106,6 +106,11 @@ static enum neb_status make_absolute(struct agent_job *j, bool init, bool local)
     bool elsewhere = !local && j->distill.teacher[0] == '/'; // the teacher's site checks it
     if (j->distill.teacher[0] && !elsewhere)
         NEB_TRY(whole_path(j->distill.teacher, sizeof j->distill.teacher, "distill.teacher.init"));
+    for (int i = 0; i < j->n_clusters; i++) {
+        char *own = j->clusters[i].init;
+        if (own[0] && (local || own[0] != '/'))
+            NEB_TRY(whole_path(own, sizeof j->clusters[i].init, "clusters.init"));
+    }
     if (!j->distill.cache[0])
         return NEB_OK;
     NEB_TRY(neb_fs_mkdirs(j->distill.cache, 0700));

@@ -188,7 +188,7 @@ static void look_at_jobs(struct daemon *d) {
         daemon_worker_look(j);
         daemon_job_timers(d, j);
         daemon_witness_ends(d, j);
-        daemon_lines_due(d, j);
+        daemon_lines_soon(d, j);
     }
 }
 

@@ -2,8 +2,10 @@
 #include "agent/daemon/job_needs.h"
 
 #include "agent/exchange/schedule.h"
+#include "agent/job/groups.h"
 #include "agent/job/model.h"
 #include "agent/job/sides.h"
+#include "compress/device.h"
 #include "compress/softlabel.h"
 #include "inter/outer/outer.h"
 #include "inter/record/types.h"
@@ -129,6 +131,25 @@ double agent_job_parameters(const struct agent_job *j, int self, const struct ag
 
 static int32_t at_least_one(int32_t n) { return n > 1 ? n : 1; }
 
+// This part has the state of an exchange; a synchronous run may make outer steps, too.
+static bool has_outer(const struct agent_job *j, int self) {
+    return exchanges(j, self) || (j->mode == AGENT_MODE_REPLICAS && agent_job_steps_alone(j));
+}
+
+// What an exchange takes beside its state. nebula plan measures it (agent_plan_frames). An agent
+// has other work, so it takes a bound: unit_policy compares both for dense and sparse codecs.
+static struct intra_cost_frames frames_of(const struct agent_job *j, int32_t members) {
+    enum { ELEMENTS = 1 << 20, UNIT_BYTES = 256 << 10 };
+    struct cmp_codec codec;
+    const char *name = one_process(j) ? "fp32" : j->sync.codec; // exchange_alone
+    if (j->sync.gate == AGENT_GATE_PRIVATE || cmp_codec_parse(name, &codec) != NEB_OK)
+        return (struct intra_cost_frames){.work = 2, .update = 2};
+    double update = (double)cmp_codec_bytes_max(&codec, ELEMENTS, 1) / ELEMENTS;
+    double times = cmp_codec_density(&codec) < 1 ? 12 + 7.0 * members : 10 + 2.5 * members;
+    double kept = members * (double)cmp_device_kept_bytes(&codec, ELEMENTS) / ELEMENTS;
+    return (struct intra_cost_frames){UNIT_BYTES, times * update, update, kept};
+}
+
 static struct intra_cost_job cost_job(const struct agent_job *j, int self, enum agent_role role,
                                       const struct agent_found *found) {
     const struct agent_cluster *c = &j->clusters[self];
@@ -138,10 +159,13 @@ static struct intra_cost_job cost_job(const struct agent_job *j, int self, enum 
                                .share = 1};
     int64_t micros = (int64_t)j->batch * j->accumulate / x.batch;
     x.frozen = role == AGENT_ROLE_TEACHER && !j->distill.learn;
-    x.outer = exchanges(j, self);
+    x.muon = j->optim.kind == INTRA_OPTIM_MUON;
+    x.outer = has_outer(j, self);
     x.outer_single = j->sync.gate == AGENT_GATE_PRIVATE;
-    x.fragments = j->sync.fragments;
-    x.members = agent_job_exchanging(j);
+    x.fragments = agent_job_fragments(j);
+    x.members = one_process(j) ? 1 : agent_job_exchanging(j);
+    if (x.outer)
+        x.frames = frames_of(j, at_least_one(x.members));
     x.model = model_of(j, role, found, &x.trainable);
     x.mesh = (struct intra_mesh_config){at_least_one(c->mesh.dp), at_least_one(c->mesh.pp),
                                         at_least_one(c->mesh.tp)};
@@ -154,7 +178,7 @@ static struct intra_cost_job cost_job(const struct agent_job *j, int self, enum 
 }
 
 // Memory of a trainer, or of a side of rtd or distill, as nebula plan estimates it.
-static void memory_of(const struct agent_job *j, enum agent_role role,
+static void memory_of(const struct agent_job *j, int self, enum agent_role role,
                       const struct intra_cost_job *x, struct intra_cost *out) {
     struct intra_cost_side side = {.learns = !x->frozen};
     if (j->mode == AGENT_MODE_REPLICAS) {
@@ -162,6 +186,7 @@ static void memory_of(const struct agent_job *j, enum agent_role role,
         return;
     }
     side.labels = j->mode == AGENT_MODE_DISTILL;
+    side.decodes = side.labels ? agent_distill_decodes(j, self) : 0;
     side.soft_k = j->mode == AGENT_MODE_DISTILL ? CMP_SOFT_K_MAX : role == AGENT_ROLE_GENERATOR;
     intra_cost_memory(x, &side, out);
 }
@@ -175,14 +200,14 @@ static void add_memory(const struct agent_job *j, int self, enum agent_role role
     double host = 0, device = 0;
     if (n->on_processors) {
         x.type = c->precision == AGENT_PRECISION_BF16 ? KERN_BF16 : KERN_F32;
-        memory_of(j, role, &x, &cost);
+        memory_of(j, self, role, &x, &cost);
         host = cost.host_bytes;
     }
     if (n->on_devices) {
         x.device = true;
         x.outer_device = c->outer_state == AGENT_OUTER_DEVICE && !x.outer_single;
         x.type = c->precision == AGENT_PRECISION_FP32 ? KERN_F32 : KERN_BF16;
-        memory_of(j, role, &x, &cost);
+        memory_of(j, self, role, &x, &cost);
         host = fmax(host, cost.host_bytes);
         device = cost.device_bytes;
     }
@@ -195,10 +220,12 @@ static void add_disk(const struct agent_job *j, int self, enum agent_role role,
     struct intra_trainable t;
     struct intra_model_config m = model_of(j, role, found, &t);
     struct intra_cost_params p = intra_cost_count(&m, &t);
-    bool outer = exchanges(j, self);
-    double state = 4 * (double)p.all + (8 + (outer ? EXCHANGE_BYTES : 0)) * (double)p.trainable;
+    double exchange = has_outer(j, self) ? EXCHANGE_BYTES : 0,
+           second = (double)(j->optim.kind == INTRA_OPTIM_MUON ? p.second : p.trainable),
+           state = 4 * (double)p.all + (4 + exchange) * (double)p.trainable + 4 * second;
+    int32_t others = exchanges(j, self) ? SNAPSHOTS : 0;
     // the checkpoints to keep, one that is being written, snapshots, and the final model
-    n->disk += state * (j->checkpoint_keep + 1 + (outer ? SNAPSHOTS : 0)) + 4 * (double)p.all;
+    n->disk += state * (j->checkpoint_keep + 1 + others) + 4 * (double)p.all;
     if (role == AGENT_ROLE_STUDENT && j->distill.cache[0])
         n->disk += (double)j->steps * n->step_tokens * LABEL_BYTES *
                    fmax(1, fmax(j->distill.k, j->distill.k_max));

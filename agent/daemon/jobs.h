@@ -73,6 +73,10 @@ struct agent_jobtensors { // manifest.c
     struct member_set agreed; // clusters whose agents have the same list
     int reference;            // the cluster that was asked last
     bool told;                // the present trainer knows that it may begin
+    // Digest of its first values, in hex; "": it continues. equal, unequal: as the cluster in
+    // `init` answers.
+    char values[2 * NEB_SHA256_BYTES + 1];
+    bool equal, unequal;
     neb_ns asked_at;
     struct neb_bucket asked; // limits the messages of others about it
 };
@@ -154,6 +158,7 @@ struct agent_jobrun {
     struct agent_terms terms;         // if not local: terms of the policy that admitted it
     struct agent_disclosed disclosed; // what was sent of its losses to the submitter
     struct agent_lines *lines;        // owned: lines of metrics for home; NULL: local, or none yet
+    neb_ns lines_at;                  // until then more lines are gathered
     struct {
         bool listed; // the policy lets the submitter's jobs take waiting trainers
         bool told;   // the operator was told that a waiting trainer was not given to this job

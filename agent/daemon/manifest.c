@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tensors of a job with `model: attached`. Its trainer sends their list before the first step.
-// The agent keeps the list, and compares it with the list of the first data cluster
+// The tensors of attached trainers. Each trainer sends their list before the first step. The agent
+// keeps the list, and compares it with the list of the first cluster that has an attached trainer
 // (tensor_list.h). No trainer begins before all lists are known to be equal. With `init: {from:
-// CLUSTER}` that cluster then writes a checkpoint of step 0, and the agents of the others fetch it
-// as a snapshot before they let their trainers begin.
+// CLUSTER}` that cluster then writes a checkpoint of step 0. An agent whose trainer begins with
+// other values fetches it as a snapshot before it lets the trainer begin.
 //
-//     trainer          agent here            agent of the first data cluster that is a member
+//     trainer          agent here            agent of the first such cluster that is a member
 //        │ manifest        │ questions              │
 //        │ ──────────────► │ ─────────────────────► │ marks this cluster
 //        │ ok, or the      │ ◄───────────────────── │ begins when all have
 //        │ difference      │ answers                │ the same list
+//                          │                  agent of the cluster in `init`
+//                          │ digest of the values   │
+//                          │ ─────────────────────► │
+//                          │ ◄───────────────────── │ equal: nothing is fetched
 //
 // Files: jobs/ID/tensors.json is the list; tensors.agreed names the clusters that have the same
 // one.
@@ -32,11 +36,18 @@ static struct member_set away_from(const struct daemon *d, const struct agent_jo
     return mset_union(daemon_gone_clusters(d, j), daemon_removed_clusters(d, j));
 }
 
+// True if cluster k trains with a loop of its own, which has a list. The built-in trainer needs
+// none: its tensors are those of the job.
+static bool lists(const struct agent_jobrun *j, int k) {
+    return k >= 0 && j->job.clusters[k].launcher == AGENT_LAUNCHER_ATTACH &&
+           !agent_job_only_votes(&j->job, k);
+}
+
 // The cluster with whose list all others compare theirs: the first one that is still a member.
 static int reference(const struct daemon *d, const struct agent_jobrun *j) {
     struct member_set away = away_from(d, j);
     int k = 0;
-    while (k < j->self && mset_has(away, k))
+    while (k < j->self && (mset_has(away, k) || !lists(j, k)))
         k++;
     return k;
 }
@@ -46,12 +57,12 @@ static bool is_settled(const struct daemon *d, const struct agent_jobrun *j) {
     bool first = reference(d, j) == j->self, before = false;
     if (!j->tensors.list.own)
         return false;
-    if (!j->job.attached || !j->federated)
+    if (!j->federated)
         return true;
     for (int k = 0; k < agent_job_training(&j->job); k++) {
         bool agreed = mset_has(j->tensors.agreed, k);
         before = before || (agreed && k < j->self); // a reference, now or earlier
-        if (first && k != j->self && !agreed && !mset_has(away, k))
+        if (first && k != j->self && !agreed && !mset_has(away, k) && lists(j, k))
             return false;
     }
     return first || before;
@@ -69,7 +80,7 @@ static bool starts_elsewhere(const struct agent_jobrun *j) {
     char dir[NEB_PATH_MAX];
     int from = agent_job_init_cluster(&j->job);
     bool any = false;
-    return j->job.attached && j->federated && from >= 0 && from != j->self &&
+    return j->job.attached && j->federated && from >= 0 && from != j->self && !j->tensors.equal &&
            !agent_job_only_votes(&j->job, j->self) &&
            neb_path(dir, sizeof dir, j->dir, "checkpoint") == NEB_OK &&
            intra_ckpt_any(dir, &any) == NEB_OK && !any;
@@ -92,6 +103,13 @@ static void bound(struct daemon *d, const struct agent_jobrun *j) {
     inter_service_bound(d->service, j->id, elements, INTER_COUNTS_FOREIGN);
 }
 
+// Asks whether the trainer of that cluster begins with the same values.
+static void ask_values(struct daemon *d, const struct agent_jobrun *j, uint32_t peer) {
+    json_t *q = json_pack("{s:s,s:s}", "id", j->hex, "values", j->tensors.values);
+    if (q)
+        (void)daemon_post(d, peer, AGENT_MSG_TENSORS, q, false);
+}
+
 // Before the first round only the cluster that the job names has the state. Later any cluster has
 // it.
 static void fetch_start(struct daemon *d, struct agent_jobrun *j) {
@@ -101,6 +119,10 @@ static void fetch_start(struct daemon *d, struct agent_jobrun *j) {
     uint32_t peer = j->peers[agent_job_init_cluster(&j->job)];
     if (inter_ledger_last_commit(inter_service_ledger(d->service), j->id, 0, &r) == NEB_OK) {
         daemon_ask_snapshot(d, j);
+        return;
+    }
+    if (peer < NEB_MEMBERS_MAX && d->up[peer] && j->tensors.values[0] && !j->tensors.unequal) {
+        ask_values(d, j, peer);
         return;
     }
     if (peer >= NEB_MEMBERS_MAX || !d->up[peer] ||
@@ -267,8 +289,8 @@ static void ask(struct daemon *d, struct agent_jobrun *j) {
 }
 
 static bool may_ask(const struct daemon *d, const struct agent_jobrun *j) {
-    return j->job.attached && j->federated && reference(d, j) != j->self && j->tensors.list.own &&
-           j->state == AGENT_JOB_RUNNING && !agent_job_only_votes(&j->job, j->self);
+    return j->federated && reference(d, j) != j->self && j->tensors.list.own &&
+           j->state == AGENT_JOB_RUNNING && lists(j, j->self);
 }
 static bool is_open(const struct daemon *d, const struct agent_jobrun *j) {
     return may_ask(d, j) && !is_settled(d, j);
@@ -289,13 +311,39 @@ void daemon_tensors_look(struct daemon *d, struct agent_jobrun *j) {
     begin(d, j); // a cluster may have been revoked
 }
 
+// The first values of two trainers: a question of cluster k, or its answer.
+static void on_values(struct daemon *d, struct agent_jobrun *j, int k, const json_t *body) {
+    const char *values = json_string_value(json_object_get(body, "values"));
+    const json_t *equal = json_object_get(body, "equal");
+    if (values && j->tensors.list.own) {
+        bool same = j->tensors.values[0] && !strcmp(values, j->tensors.values);
+        json_t *answer = json_pack("{s:s,s:b}", "id", j->hex, "equal", same);
+        if (answer)
+            (void)daemon_post(d, j->peers[k], AGENT_MSG_TENSORS, answer, false);
+    }
+    if (!equal || k != agent_job_init_cluster(&j->job) || !daemon_start_missing(d, j))
+        return;
+    j->tensors.equal = json_is_true(equal);
+    j->tensors.unequal = !j->tensors.equal;
+    if (j->tensors.equal) {
+        agent_timer_clear(&j->timers, AGENT_TIMER_BEHIND);
+        daemon_note(d, j, "this loop begins with the first parameters: they need not be sent");
+    }
+    j->tensors.asked_at = 0;
+    daemon_tensors_look(d, j);
+}
+
 void daemon_on_tensors(struct daemon *d, struct agent_jobrun *j, int k, const json_t *body) {
     char text[AGENT_TENSORS_TEXT] = "";
     enum agent_tensors_result result;
     const char *own = name_of(j, j->self), *other = name_of(j, k);
-    if (!j->job.attached || agent_job_only_votes(&j->job, k) ||
+    if (!lists(j, k) ||
         !neb_bucket_take(&j->tensors.asked, neb_now(), 1, asks_burst, asks_a_second))
         return;
+    if (json_object_get(body, "values") || json_object_get(body, "equal")) {
+        on_values(d, j, k, body);
+        return;
+    }
     if (agent_tensors_is_answer(body)) {
         if (k != j->tensors.reference || !is_open(d, j))
             return;
@@ -351,7 +399,7 @@ static bool takes(struct agent_jobrun *j, const struct exchange_manifest *m, cha
 }
 
 static void take(struct daemon *d, struct agent_jobrun *j, struct exchange_manifest *m,
-                 const struct agent_ipc_part *text) {
+                 const struct agent_ipc_part *text, const char *values) {
     struct agent_tensor_list was = j->tensors.list;
     j->tensors.list = (struct agent_tensor_list){0};
     if (agent_tensors_take(&j->tensors.list, m) != NEB_OK) {
@@ -363,7 +411,8 @@ static void take(struct daemon *d, struct agent_jobrun *j, struct exchange_manif
         store(j, "tensors.json", text->p, text->len);
     }
     agent_tensors_clear(&was);
-    j->tensors.told = false;
+    snprintf(j->tensors.values, sizeof j->tensors.values, "%.64s", values);
+    j->tensors.equal = j->tensors.unequal = j->tensors.told = false;
     begin(d, j);
     if (is_open(d, j))
         ask(d, j);
@@ -380,5 +429,5 @@ void daemon_on_manifest(struct daemon *d, struct agent_jobrun *j, struct agent_i
         tell(d, j, false, why);
         return;
     }
-    take(d, j, m, text);
+    take(d, j, m, text, agent_ipc_str(msg, "values", ""));
 }

@@ -8,6 +8,7 @@
 #include "agent/daemon/status.h"
 #include "agent/daemon/sums.h"
 #include "agent/job/json.h"
+#include "compress/text.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -422,9 +423,13 @@ void daemon_on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *
             agent_sums_message(about->sums, peer, p, n);
         return;
     }
-    const char *from = d->members.m[peer].pub.name;
+    const char *from = d->members.m[peer].pub.name, *text = (const char *)p;
+    struct neb_buf room = {0};
     // "": the member was revoked
-    json_t *body = from[0] ? json_loadb((const char *)p, n, JSON_REJECT_DUPLICATES, NULL) : NULL;
+    bool good =
+        from[0] && (kind != AGENT_MSG_METRICS || cmp_text_unpack(p, n, &room, &text, &n) == NEB_OK);
+    json_t *body = good ? json_loadb(text, n, JSON_REJECT_DUPLICATES, NULL) : NULL;
+    neb_buf_free(&room);
     if (kind != AGENT_MSG_JOB) // a job's text is signed and must not change
         agent_json_plain(body);
     const char *hex = json_string_value(json_object_get(body, "id"));

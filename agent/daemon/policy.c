@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/daemon/policy.h"
-
 #include "agent/base/fs.h"
 #include "agent/daemon/job_needs.h"
 #include "agent/job/model.h"
+#include "agent/job/sides.h"
 #include "intra/ckpt/checkpoint.h"
 #include "intra/hf/hf.h"
 
@@ -122,19 +122,20 @@ static int32_t vocab_of(const struct agent_job *job, int self) {
 }
 
 // Shape of the checkpoint from which a teacher of this worker starts; without one d_model stays 0.
-// False: it cannot be read.
-static bool find_teacher(const struct agent_job *job, int self, struct agent_found *out) {
+// False: it cannot be read. *path: its file; "": none.
+static bool find_teacher(const struct agent_job *job, int self, struct agent_found *out,
+                         const char **path) {
     struct intra_ckpt *c = NULL;
     struct intra_model *m = NULL;
     struct stat sb;
-    bool here = false;
+    *path = "";
     for (int i = 0; i < job->n_clusters; i++)
-        here |= job->clusters[i].role == AGENT_ROLE_TEACHER && agent_job_runs(job, self, i);
-    if (!here || !job->distill.teacher[0])
+        if (job->clusters[i].role == AGENT_ROLE_TEACHER && agent_job_runs(job, self, i))
+            *path = agent_distill_init(job, i);
+    if (!**path)
         return true;
-    bool ok = stat(job->distill.teacher, &sb) == 0 && S_ISREG(sb.st_mode) &&
-              intra_ckpt_open_index(NULL, job->distill.teacher, &c) == NEB_OK &&
-              intra_hf_layout(c, &m) == NEB_OK;
+    bool ok = stat(*path, &sb) == 0 && S_ISREG(sb.st_mode) &&
+              intra_ckpt_open_index(NULL, *path, &c) == NEB_OK && intra_hf_layout(c, &m) == NEB_OK;
     if (ok) {
         out->teacher = m->c;
         out->teacher.max_seq = job->seq_len;
@@ -158,16 +159,17 @@ static bool needs_ok(const struct agent_policy *p, const struct agent_job *job, 
                      size_t cap) {
     struct agent_found found = {0};
     struct agent_needs n;
+    const char *teacher;
     if (!(p->parameters || p->tokens_per_step || p->memory || p->device_memory || p->disk ||
           p->devices) ||
         job->clusters[self].witness)
         return true;
     bool reckon = p->memory || p->device_memory || p->disk;
-    if ((reckon || p->parameters) && !find_teacher(job, self, &found)) {
+    if ((reckon || p->parameters) && !find_teacher(job, self, &found, &teacher)) {
         snprintf(why, cap,
                  "the needs of the job cannot be estimated: \"%s\", its teacher, is not a "
                  "checkpoint that can be read here",
-                 job->distill.teacher);
+                 teacher);
         return false;
     }
     double parameters = p->parameters ? agent_job_parameters(job, self, &found) : 0;

@@ -187,6 +187,8 @@ static enum neb_status join(const struct agent_ranks *r, const struct gather *g,
         const struct agent_ipc_part *p = &g->part[i]->parts[0];
         all[i] = (struct cmp_update_piece){p->p, p->len};
         st = cmp_update_owned(p->p, p->len, r->owner, r->units, i);
+        if (st != NEB_OK)
+            st = neb_fail(st, "the part of rank %d, of %zu bytes, is damaged", i, p->len);
     }
     if (st == NEB_OK)
         st = cmp_update_join(all, (size_t)r->n, out);

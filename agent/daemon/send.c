@@ -10,6 +10,7 @@
 #include "agent/job/sides.h"
 #include "agent/show/progress.h"
 #include "agent/show/report.h"
+#include "compress/text.h"
 #include "security/locked.h"
 
 #include <stdlib.h>
@@ -34,9 +35,15 @@ bool daemon_post(struct daemon *d, uint32_t peer, enum agent_message kind, json_
         free(text);
         return false;
     }
-    enum neb_status st =
-        reliable ? inter_service_send(d->service, peer, kind, text, strlen(text))
-                 : inter_service_send_telemetry(d->service, peer, kind, text, strlen(text));
+    struct neb_buf packed = {0};
+    const void *p = text;
+    size_t n = strlen(text);
+    // other messages are short, or are found again in the ledger by their text
+    if (kind == AGENT_MSG_METRICS && cmp_text_pack(text, n, &packed) == NEB_OK)
+        p = packed.p, n = packed.len;
+    enum neb_status st = reliable ? inter_service_send(d->service, peer, kind, p, n)
+                                  : inter_service_send_telemetry(d->service, peer, kind, p, n);
+    neb_buf_free(&packed);
     if (reliable && st != NEB_OK && daemon_throttle_allows(d, THROTTLE_UNSTORED))
         neb_warn("a message to %s could not be stored in %s: %s", d->members.m[peer].pub.name,
                  d->c->home, neb_status_name(st));
@@ -135,6 +142,16 @@ static bool send_lines(struct daemon *d, struct agent_jobrun *j, json_t *lines, 
                        json_pack("{s:s,s:o}", "id", j->hex, "lines", lines), reliable);
 }
 
+// Lines that follow each other share keys, so that together and packed they take few bytes.
+void daemon_lines_soon(struct daemon *d, struct agent_jobrun *j) {
+    const neb_ns every = 4 * NEB_S;
+    neb_ns now = neb_now();
+    if (!j->lines || now < j->lines_at)
+        return;
+    j->lines_at = now + every;
+    daemon_lines_due(d, j);
+}
+
 // Lines must not delay rounds: more follow when these have been taken.
 void daemon_lines_due(struct daemon *d, struct agent_jobrun *j) {
     json_t *lines;
@@ -168,7 +185,7 @@ void daemon_publish_line(struct daemon *d, struct agent_jobrun *j, json_t *line)
     json_t *told = j->local ? NULL : agent_disclosed_line(&j->disclosed, &j->terms.told, line);
     if (told && j->lines) {
         agent_lines_add(j->lines, told, neb_now(), neb_wall_now() / NEB_MS);
-        daemon_lines_due(d, j);
+        daemon_lines_soon(d, j);
     }
     json_decref(told);
     json_decref(line);
@@ -319,7 +336,7 @@ void daemon_send_link(struct daemon *d, struct agent_jobrun *j) {
     uint64_t resent = 0;
     uint32_t stripes = 0;
     bool expected;
-    daemon_lines_due(d, j);
+    daemon_lines_soon(d, j);
     if (!j->linked)
         return;
     struct agent_wan_bytes now = daemon_wan_bytes(d, j);

@@ -140,7 +140,8 @@ void daemon_publish_line(struct daemon *d, struct agent_jobrun *j, json_t *line)
 void daemon_pass_line(struct daemon *d, struct agent_jobrun *j, json_t *line, int64_t n,
                       double late_s);
 void daemon_publish_report(struct daemon *d, struct agent_jobrun *j, json_t *report);
-void daemon_lines_due(struct daemon *d, struct agent_jobrun *j); // sends those that are due
+void daemon_lines_due(struct daemon *d, struct agent_jobrun *j);  // sends those that are due
+void daemon_lines_soon(struct daemon *d, struct agent_jobrun *j); // the same, every four seconds
 // Stores the lines that wait for a link in the ledger: the agent or the job ends.
 void daemon_store_lines(struct daemon *d, struct agent_jobrun *j);
 // Sends a text as a line of metrics, of kind "note", or "fault" if somebody should look.
@@ -391,7 +392,7 @@ void daemon_on_checkpoint(struct daemon *d, struct agent_jobrun *j, struct agent
 // Takes the shape in DIR/shape.json, if there is one.
 void daemon_recall_shape(struct daemon *d, const struct agent_jobrun *j);
 
-// manifest.c: the tensors of a job with `model: attached`
+// manifest.c: the tensors of attached trainers
 void daemon_on_manifest(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m);
 // A message of cluster k about its tensors.
 void daemon_on_tensors(struct daemon *d, struct agent_jobrun *j, int k, const json_t *body);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/daemon/streams.h"
 #include "agent/base/log.h"
+#include "agent/job/sides.h"
 
 #include <string.h>
 
@@ -20,9 +21,25 @@ static void tell(struct agent_streams *s, const struct inter_stream_key *k, json
         neb_debug("a worker does not take a stream's message; it asks again");
 }
 
-static void on_refused(void *user, const struct inter_stream_key *k, const char *text) {
-    tell(user, k, json_pack("{s:s,s:i,s:s}", "ev", "stream-refused", "stream", k->id, "text", text),
+static void refuse(struct agent_streams *s, const struct inter_stream_key *k, bool terms,
+                   const char *text) {
+    tell(s, k,
+         json_pack("{s:s,s:i,s:s,s:b}", "ev", "stream-refused", "stream", k->id, "text", text,
+                   "terms", terms),
          NULL);
+}
+
+static void on_refused(void *user, const struct inter_stream_config *c, bool terms,
+                       const char *text) {
+    struct agent_streams *s = user;
+    const struct agent_jobrun *j = job_of(s, &c->key);
+    char named[1024];
+    snprintf(named, sizeof named, "%s", text);
+    for (int i = 0; terms && j && i < j->job.n_clusters; i++)
+        if (i != j->self && j->peers[i] == c->peer)
+            snprintf(named, sizeof named, "%s (here is \"%.63s\", there is \"%.63s\")", text,
+                     j->job.clusters[j->self].name, j->job.clusters[i].name);
+    refuse(s, &c->key, terms, named);
 }
 
 // The consumer started from an older checkpoint than the oldest that it reported.
@@ -43,7 +60,7 @@ static void on_lost(struct agent_streams *s, const struct inter_stream_key *k, b
         "or start a new job",
         where, (unsigned long long)seq, (unsigned long long)oldest);
     neb_log(NEB_LOG_ERROR, "stream %u: %s", k->id, text);
-    on_refused(s, k, text);
+    refuse(s, k, false, text);
 }
 
 static void on_fault(const struct inter_stream_key *k, enum inter_stream_fault f) {
@@ -192,7 +209,7 @@ bool agent_streams_request(struct agent_streams *s, struct agent_jobrun *j,
     if (st != NEB_OK) { // a full disk or an error of the worker ends the job, not the agent
         char text[1024];
         neb_last_error(text, sizeof text);
-        on_refused(s, &k, text);
+        refuse(s, &k, false, text);
     }
     return true;
 }
@@ -202,7 +219,7 @@ json_t *agent_streams_report(const struct agent_streams *s, const struct agent_j
     struct inter_stream_key k = {0};
     struct inter_stream_stats t;
     memcpy(k.job, j->id, sizeof k.job);
-    for (int id = 0; id < INTER_STREAMS_MAX; id++) {
+    for (int id = 0; id < AGENT_STREAM_IDS; id++) {
         k.id = (uint16_t)id;
         if (!inter_streams_stats(s->streams, &k, &t))
             continue;

@@ -14,7 +14,8 @@ struct agent_carrier {
     void *zctx;
     struct agent_ipc *ipc;
     const struct agent_credential *credential;
-    char job[65];
+    char socket_path[NEB_PATH_MAX], job[65];
+    bool far; // connected over TCP
     int64_t session;
     int rank;
     neb_ns told_at; // when it last said who it is
@@ -38,18 +39,19 @@ static enum neb_status tell(struct agent_carrier *c) {
                           &secret, 1);
 }
 
-static enum neb_status reach(struct agent_carrier *c, const char *socket_path) {
+static enum neb_status reach(struct agent_carrier *c) {
     const struct agent_ipc_remote *r = agent_credential_remote(c->credential);
     char host[128] = "?";
     // tests have one host only
-    if (agent_ipc_is_here(socket_path) && !neb_fault("carrier.far"))
-        return agent_ipc_connect(c->zctx, socket_path, &c->ipc);
+    c->far = neb_fault("carrier.far") || !agent_ipc_is_here(c->socket_path);
+    if (!c->far)
+        return agent_ipc_connect(c->zctx, c->socket_path, &c->ipc);
     gethostname(host, sizeof host - 1);
     if (!*r->endpoint)
         return neb_fail(NEB_ERR_UNSUPPORTED,
                         "rank %d runs on host %s, where no agent listens at %s: start the agent "
                         "with --workers ADDRESS (an address of its host that %s can reach)",
-                        c->rank, host, socket_path, host);
+                        c->rank, host, c->socket_path, host);
     neb_info("the agent is not on host %s: rank %d connects over TCP to %s", host, c->rank,
              r->endpoint);
     return agent_ipc_remote_connect(c->zctx, r, &c->ipc);
@@ -64,9 +66,10 @@ enum neb_status agent_carrier_create(const struct agent_carrier_config *config,
     c->session = config->session;
     c->rank = config->rank;
     snprintf(c->job, sizeof c->job, "%s", config->job);
+    snprintf(c->socket_path, sizeof c->socket_path, "%s", config->socket_path);
     enum neb_status st =
         (c->zctx = zmq_ctx_new()) != NULL
-            ? reach(c, config->socket_path)
+            ? reach(c)
             : neb_fail(NEB_ERR_IO, "cannot create a ZeroMQ context: %s", zmq_strerror(zmq_errno()));
     if (st == NEB_OK)
         st = tell(c);
@@ -191,6 +194,15 @@ static enum neb_status carrier_renew(void *carrier) {
     NEB_TRY(drain(c));
     enum neb_status st = tell(c);
     return st == NEB_ERR_AGAIN ? NEB_OK : st;
+}
+
+enum neb_status agent_carrier_again(struct agent_carrier *c) {
+    NEB_TRY(drain(c)); // parts of a commit that have arrived
+    if (c->far) {
+        agent_ipc_destroy(&c->ipc);
+        NEB_TRY(reach(c));
+    }
+    return carrier_renew(c);
 }
 
 const struct agent_carrier_ops agent_carrier_ops = {carrier_put, carrier_take, carrier_done,

@@ -231,7 +231,9 @@ NEB_MUST_CHECK enum neb_status exchange_create(struct agent_exchange *x);
 // Completes a checkpoint in progress and frees the state of the exchange. The trainer must still be
 // there.
 void exchange_destroy(struct agent_exchange *x);
-// At the very end: waits until the last message has left, and frees the rest.
+// Closes the connection with the agent, once the last message has left.
+void exchange_hang_up(struct agent_exchange *x);
+// At the very end: hangs up, and frees the rest.
 void exchange_leave(struct agent_exchange *x);
 // Sends the shape of this job's updates: {"op": "shape", "elements", "fragments": [{"elements",
 // "sha"}]}.

@@ -81,6 +81,15 @@ static void wipe_parts(struct agent_ipc_msg *m) {
         sodium_memzero((void *)(uintptr_t)m->parts[i].p, m->parts[i].len);
 }
 
+// An attached trainer's keys are the first part, unless the message has the keys of masked sums
+// only.
+static enum neb_status take_keys(struct agent_exchange *x, const struct agent_ipc_msg *m) {
+    bool masked = json_is_true(json_object_get(m->head, "sums"));
+    return x->link.foreign && m->n_parts > masked
+               ? agent_credential_take(x->link.credential, m->parts[0].p, m->parts[0].len)
+               : NEB_OK;
+}
+
 // The agent lost an update with its disk, and this worker still has it.
 static enum neb_status resubmit(struct agent_exchange *x, int64_t f, int64_t round) {
     bool has = f >= 0 && f < exchange_fragments(x) && x->frags[f].in_flight &&
@@ -119,7 +128,8 @@ static enum neb_status on_agent(struct agent_exchange *x, struct agent_ipc_msg *
         x->link.orphan = true;
     else if (!strcmp(ev, "job") && x->link.foreign) {
         x->link.returned = true;
-        wipe_parts(m); // this process already has the keys
+        st = take_keys(x, m); // those of a restarted agent, for ranks on other hosts
+        wipe_parts(m);
         set_peers(x, m);
         x->stop = json_is_true(json_object_get(m->head, "stop"));
     }
@@ -277,8 +287,7 @@ static enum neb_status take_job(struct agent_exchange *x, const struct agent_ipc
     NEB_TRY(exchange_masked_keys(x, sums ? sums->p : NULL, sums ? sums->len : 0));
     memcpy(x->dir, dir, strlen(dir) + 1);
     NEB_TRY(choose_start(x));
-    if (x->link.foreign && m->n_parts > (sums != NULL))
-        NEB_TRY(agent_credential_take(x->link.credential, m->parts[0].p, m->parts[0].len));
+    NEB_TRY(take_keys(x, m));
     return agent_credential_vault(x->link.credential, shared || x->link.foreign, &x->vault);
 }
 
@@ -298,10 +307,15 @@ enum neb_status exchange_attach(struct agent_exchange *x, const char *socket_pat
     return st;
 }
 
-void exchange_leave(struct agent_exchange *x) {
+void exchange_hang_up(struct agent_exchange *x) {
     agent_ipc_destroy(&x->link.ipc);
     if (x->link.zctx)
         zmq_ctx_term(x->link.zctx); // waits until the report has left
+    x->link.zctx = NULL;
+}
+
+void exchange_leave(struct agent_exchange *x) {
+    exchange_hang_up(x);
     if (x->merges.file)
         fclose(x->merges.file);
     free(x->merges.log);

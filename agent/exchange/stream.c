@@ -166,8 +166,10 @@ bool agent_stream_event(struct agent_stream *s, const struct agent_ipc_msg *m) {
     } else if (!strcmp(ev, "stream-checkpoint"))
         s->want_checkpoint = true;
     else if (!strcmp(ev, "stream-refused") &&
-             !s->refused[0]) // the first one is the cause; more may follow
+             !s->refused[0]) { // the first one is the cause; more may follow
         snprintf(s->refused, sizeof s->refused, "%s", agent_ipc_str(m, "text", "refused"));
+        s->differs = json_is_true(json_object_get(m->head, "terms"));
+    }
     return true;
 }
 

@@ -42,6 +42,7 @@ struct agent_stream {
     bool let_go;          // producer: side_wait_taken need not wait for this consumer
     bool want_checkpoint; // consumer: save, then call agent_stream_saved
     char refused[1024];   // not empty: why the stream cannot go on
+    bool differs;         // a term differs, so no restart helps
     uint64_t bytes, batches; // put or applied by this process
     struct neb_buf *queue;   // consumer: (window_batches), batch n at n % window_batches
     uint64_t have;           // consumer: one past the newest batch in the queue

@@ -45,7 +45,13 @@ enum agent_task {         // what a student learns from
     AGENT_TASK_TEXT,      // windows of any text
     AGENT_TASK_INSTRUCT,  // pairs: reads from left to right, learns the second half
 };
-enum agent_lost { AGENT_LOST_WAIT, AGENT_LOST_ALONE }; // a student without labels
+enum agent_text_source { // who wrote what a student learns
+    AGENT_TEXT_CORPUS,   // the corpus's targets
+    AGENT_TEXT_STUDENT,  // its own samples, which the teacher labels (on-policy)
+    AGENT_TEXT_TEACHER,  // the teacher's answers to the prompts (sequence-level)
+};
+enum agent_align { AGENT_ALIGN_SAME, AGENT_ALIGN_TEXT }; // of the sides' vocabularies
+enum agent_lost { AGENT_LOST_WAIT, AGENT_LOST_ALONE };   // a student without labels
 
 enum agent_init {    // first parameters
     AGENT_INIT_SEED, // the built-in model's, made from the seed or read from init_from
@@ -134,6 +140,8 @@ struct agent_cluster {
     int32_t batch;
     enum agent_recompute recompute;
     char corpus[NEB_PATH_MAX]; // instead of data.corpus; "": none
+    char init[NEB_PATH_MAX];   // teacher: instead of distill.teacher.init; "": none
+    float weight;              // teacher: of its labels, beside those of others; 0: 1
     int32_t n_sources;         // 0: all sources of the corpus, by size
     struct agent_source sources[AGENT_SOURCES_MAX];
 };

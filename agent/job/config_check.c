@@ -305,6 +305,68 @@ static enum neb_status validate_rtd(const struct agent_job *j, const char *file)
     return validate_heads(j, &r->shape, "rtd.generator.d_model", file);
 }
 
+static bool teachers_last(const struct agent_job *j, int teachers) {
+    bool last = true;
+    for (int i = j->n_clusters - teachers; i < j->n_clusters; i++)
+        last = last && (j->clusters[i].role == AGENT_ROLE_TEACHER || j->clusters[i].role_auto);
+    return last;
+}
+
+// Combinations of distill.source that make no sense.
+static enum neb_status validate_source(const struct agent_job *j, int teachers, const char *file) {
+    const struct agent_distill_config *d = &j->distill;
+    bool student = d->source == AGENT_TEXT_STUDENT;
+    const char *key = NULL, *why = NULL;
+    if (d->source == AGENT_TEXT_CORPUS)
+        return NEB_OK;
+    if (j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
+        key = "sync.scheme", why = "needs sync.scheme: federated";
+    else if (!teachers && (student || !d->cache[0]))
+        key = "distill.source", why = "needs a teacher";
+    else if (d->learn)
+        key = "distill.teacher.learn",
+        why = "a teacher does not learn from text that a model wrote";
+    else if (student && !d->pushed)
+        key = "distill.push_text", why = "needs true: the student sends its samples";
+    else if (student && d->cache[0])
+        key = "distill.cache",
+        why = "labels of samples serve only the run that drew them; remove it";
+    else if (!student && d->align == AGENT_ALIGN_TEXT)
+        key = "distill.align", why = "needs same: the answers are in the student's vocabulary";
+    else if (!student && teachers > 1)
+        key = "clusters.role", why = "needs one teacher: the answers of several differ";
+    return key ? BAD(key, "distill.source: %s: %s", student ? "student" : "teacher", why) : NEB_OK;
+}
+
+// Every teacher has a model: a checkpoint, its program's, or one that learns.
+static enum neb_status validate_teachers(const struct agent_job *j, int teachers,
+                                         const char *file) {
+    const struct agent_distill_config *d = &j->distill;
+    bool open = teachers > count_roles(j, AGENT_ROLE_TEACHER); // a cluster with role auto
+    bool maps = d->align == AGENT_ALIGN_SAME;
+    if (open && !d->teacher[0] && !d->learn)
+        return BAD("distill.teacher.init", "a teacher that does not learn needs a checkpoint");
+    for (int i = 0; i < j->n_clusters; i++) {
+        const struct agent_cluster *c = &j->clusters[i];
+        bool attached = c->launcher == AGENT_LAUNCHER_ATTACH, init = d->teacher[0] || c->init[0];
+        if (c->role != AGENT_ROLE_TEACHER)
+            continue;
+        if (attached && c->init[0])
+            return BAD_CLUSTER(i, "clusters.init",
+                               "cluster %s has launcher attach: its program has its own model; "
+                               "remove it",
+                               c->name);
+        if (attached && (d->learn || (d->teacher[0] && teachers == 1)))
+            return BAD(d->learn ? "distill.teacher.learn" : "distill.teacher.init",
+                       "cluster %s has launcher attach: its program has its own model; remove it",
+                       c->name);
+        if (!attached && !init && !d->learn)
+            return BAD("distill.teacher.init", "a teacher that does not learn needs a checkpoint");
+        maps = maps || attached;
+    }
+    return maps ? NEB_OK : BAD("distill.align", "text needs a teacher with launcher: attach");
+}
+
 static enum neb_status validate_distill(const struct agent_job *j, const char *file) {
     const struct agent_distill_config *d = &j->distill;
     int teachers = count_roles(j, AGENT_ROLE_TEACHER), autos = count_auto(j),
@@ -322,15 +384,23 @@ static enum neb_status validate_distill(const struct agent_job *j, const char *f
                 i, "clusters.sources",
                 "cluster %s: mode distill uses all sources of the corpus; remove these",
                 j->clusters[i].name);
-    if (teachers > 1 || students < 1 || teachers + students != j->n_clusters)
-        return BAD("clusters.role",
-                   "mode distill allows one teacher; all other clusters are students");
+    if (students < 1 || teachers + students != j->n_clusters)
+        return BAD("clusters.role", "mode distill needs a student; every cluster is a teacher or a "
+                                    "student");
     if (j->clusters[0].role != AGENT_ROLE_STUDENT && j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
         return BAD("clusters", "synchronous: list the student first");
     if (teachers && j->sync.scheme == AGENT_SCHEME_NONE)
         return BAD("sync.scheme", "none: the teacher could not send its labels");
     if (teachers && students > 1 && j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
         return BAD("sync.scheme", "synchronous: one process has only one student");
+    if (teachers > 1 && autos)
+        return BAD("clusters.role", "auto finds one teacher: with several teachers give all roles");
+    if (teachers > 1 && (d->relay || d->cache[0] || j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS))
+        return BAD("clusters.role",
+                   "several teachers need %s: a student learns from the labels of all of them",
+                   d->relay      ? "distill.relay: false"
+                   : d->cache[0] ? "no distill.cache"
+                                 : "sync.scheme: federated");
     if (teachers && !d->k && j->sync.scheme != AGENT_SCHEME_SYNCHRONOUS)
         return BAD("distill.k",
                    "0 (all logits) needs sync.scheme: synchronous; otherwise give 1..64");
@@ -339,23 +409,16 @@ static enum neb_status validate_distill(const struct agent_job *j, const char *f
         return BAD("distill.k", "%d is not between k_min %d and k_max %d", d->k, d->k_min,
                    d->k_max);
     if (d->federate && (students < 2 || d->relay || j->sync.scheme != AGENT_SCHEME_FEDERATED ||
-                        (teachers && j->clusters[j->n_clusters - 1].role != AGENT_ROLE_TEACHER &&
-                         !j->clusters[j->n_clusters - 1].role_auto)))
+                        !teachers_last(j, teachers)))
         return BAD("distill.federate", "needs two students or more, sync.scheme: federated, no "
-                                       "relay, and the teacher as the last of the clusters");
+                                       "relay, and the teachers as the last of the clusters");
     if (d->relay && (!teachers || d->pushed || j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS))
         return BAD("distill.relay", "needs a teacher, push_text: false, and several processes (no "
                                     "sync.scheme: synchronous)");
     if (d->pushed && j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
         return BAD("distill.push_text", "synchronous: one process sends nothing; remove it");
-    int teacher = agent_job_role(j, AGENT_ROLE_TEACHER);
-    bool attached = teacher >= 0 && j->clusters[teacher].launcher == AGENT_LAUNCHER_ATTACH;
-    if (attached && (d->teacher[0] || d->learn))
-        return BAD(d->learn ? "distill.teacher.learn" : "distill.teacher.init",
-                   "cluster %s has launcher attach: its program has its own model; remove it",
-                   j->clusters[teacher].name);
-    if (teachers && !attached && !d->teacher[0] && !d->learn)
-        return BAD("distill.teacher.init", "a teacher that does not learn needs a checkpoint");
+    NEB_TRY(validate_source(j, teachers, file));
+    NEB_TRY(validate_teachers(j, teachers, file));
     return validate_heads(j, &d->shape, "distill.teacher.d_model", file);
 }
 
@@ -462,6 +525,19 @@ static enum neb_status validate_attached_place(const struct agent_job *j, int i,
                 i, keys[k].key,
                 "cluster %s: an attached trainer chooses its own devices and types; remove it",
                 c->name);
+    return NEB_OK;
+}
+
+// Keys that only a teacher has.
+static enum neb_status validate_teacher_keys(const struct agent_job *j, const char *file) {
+    for (int32_t i = 0; i < j->n_clusters; i++) {
+        const struct agent_cluster *c = &j->clusters[i];
+        if (c->role != AGENT_ROLE_TEACHER && (c->init[0] || c->weight > 0))
+            return BAD_CLUSTER(i, c->init[0] ? "clusters.init" : "clusters.weight",
+                               "cluster %s: only a cluster with role teacher has this key; remove "
+                               "it",
+                               c->name);
+    }
     return NEB_OK;
 }
 
@@ -664,6 +740,7 @@ enum neb_status agent_job_validate(const struct agent_job *j, const char *file) 
         return NEB_OK; // agent_job_model_init() fills the sizes in and checks again
     NEB_TRY(j->attached ? validate_attached(j, file) : validate_built_in(j, file));
     NEB_TRY(validate_attach(j, file));
+    NEB_TRY(validate_teacher_keys(j, file));
     NEB_TRY(config_groups_check(j, file));
     NEB_TRY(validate_tune(j, file));
     return validate_sync(j, file);

@@ -25,6 +25,7 @@ void agent_job_warn_idle(const struct agent_job *j, const char *file) {
         {"optim.clip.beta", j->optim.clip.kind == INTRA_CLIP_ADAGC, "optim.clip.kind is not adagc"},
         {"optim.clip.warmup", j->optim.clip.kind == INTRA_CLIP_ADAGC,
          "optim.clip.kind is not adagc"},
+        {"distill.mix", j->distill.source != AGENT_TEXT_CORPUS, "distill.source is corpus"},
         {"rtd.", j->mode == AGENT_MODE_RTD, "mode is not rtd"},
         {"distill.", j->mode == AGENT_MODE_DISTILL, "mode is not distill"},
     };

@@ -133,6 +133,7 @@ static enum neb_status sources_from_json(const json_t *v, struct agent_cluster *
 static bool has_type(const json_t *v, enum option_type type) {
     switch (type) {
     case T_INT32: return json_is_integer(v);
+    case T_FLOAT: return json_is_real(v);
     case T_BOOL:
     case T_SWITCH: return json_is_boolean(v);
     case T_MESH: return json_is_array(v);

@@ -218,7 +218,7 @@ static bool elsewhere(const struct agent_job *j, const struct agent_cluster *c,
                       const struct config_option *o) {
     const char *p = (const char *)j + o->at;
     return (p == j->corpus && c->corpus[0]) ||
-           (p == j->distill.teacher && c->role == AGENT_ROLE_STUDENT) ||
+           (p == j->distill.teacher && (c->role == AGENT_ROLE_STUDENT || c->init[0])) ||
            (p == j->distill.cache && c->role == AGENT_ROLE_TEACHER);
 }
 

@@ -14,6 +14,8 @@ static const char *const mode_names[] = {"replicas", "rtd", "distill", NULL};
 const char *const config_role_names[] = {"none",    "generator", "discriminator",
                                          "teacher", "student",   NULL};
 static const char *const task_names[] = {"translate", "text", "instruct", NULL};
+static const char *const source_names[] = {"corpus", "student", "teacher", NULL};
+static const char *const align_names[] = {"same", "text", NULL};
 static const char *const lost_names[] = {"wait", "alone", NULL};
 static const char *const gate_names[] = {"trusted", "robust", "private", NULL};
 static const char *const row_counts_names[] = {"coarse", "exact", NULL};
@@ -74,6 +76,10 @@ const struct config_cluster_option config_cluster_options[] = {
         "weights of corpus sources, at most 16; none: all sources, by size")
     KEY("role", T_ROLE, role, 0, 0, "", config_role_names, SHARED, IF_SET,
         "role in modes rtd and distill; auto: the planner chooses")
+    KEY("init", T_PATH, init, 0, 0, "", NULL, SHARED, IF_SET,
+        "checkpoint of this teacher, instead of distill.teacher.init")
+    KEY("weight", T_FLOAT, weight, 0, 1e6, "", NULL, SHARED, IF_SET,
+        "weight of this teacher's labels among those of all teachers; none: 1")
     KEY("mesh", T_MESH, mesh, 0, 0, "", NULL, PLACE, IF_MESH,
         "ranks of the worker; auto: the planner chooses; mode replicas")
     KEY("mesh.dp", T_INT32, mesh.dp, 1, MESH_AXIS_MAX, "1", NULL, PLACE, NEVER,

@@ -232,6 +232,10 @@ KEY_INT32(OTHER, rtd.shape.d_ff, "rtd.generator.d_ff", 0, 1 << 20, "0",
 
 KEY_ENUM(DISTILL, task, "distill.task", enum agent_task, task_names, "translate",
     "pairs to translate; windows of text; or pairs of prompt and answer, read causally")
+KEY_ENUM(DISTILL, source, "distill.source", enum agent_text_source, source_names, "corpus",
+    "whose text is learned: the corpus's; the student's samples; or the teacher's answers")
+KEY_FLOAT(DISTILL, mix, "distill.mix", 0, 1, "1",
+    "share of the steps whose text comes from distill.source; the rest is the corpus's")
 KEY_FLOAT(DISTILL, lambda, "distill.lambda", 0, 1, "0.5",
     "λ: loss is (1 - λ) cross-entropy + λ T² KL to the teacher")
 KEY_FLOAT(DISTILL, temperature, "distill.temperature", 0.1, 20, "1",
@@ -258,6 +262,8 @@ KEY_INT32(OTHER, distill.shape.d_ff, "distill.teacher.d_ff", 0, 1 << 20, "0",
     "its feed-forward width; 0: as the model")
 KEY_ENUM(DISTILL, when_lost, "distill.when_lost", enum agent_lost, lost_names, "wait",
     "a student without labels waits, or trains alone by cross-entropy")
+KEY_ENUM(DISTILL, align, "distill.align", enum agent_align, align_names, "same",
+    "vocabularies of the sides; text: an attached teacher has another one, and maps its labels")
 KEY_BOOL(DISTILL, pushed, "distill.push_text", "false",
     "students send their text; else teacher and students read the same shards")
 KEY_BOOL(DISTILL, federate, "distill.federate", "false",
@@ -269,7 +275,7 @@ KEY_FLOAT(DISTILL, patience_s, "distill.patience_s", 0, 1e6, "30",
 KEY_PATH(DISTILL, cache, "distill.cache", "",
     "folder for received labels; a job without teacher learns from it")
 KEY_INT32(DISTILL, beam, "distill.beam", 1, 16, "1",
-    "beam of the translations measured at the end; 1: greedy")
+    "beam of the translations measured at the end, and of a teacher's answers; 1: greedy")
 
 KEY_INT32(JOB, eval_windows, "eval.windows", 0, 1e9, "64", "held-out windows per source; 0: all")
 KEY_INT32(JOB, eval_every, "eval.every_steps", 0, 1e9, "0",

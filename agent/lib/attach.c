@@ -115,7 +115,7 @@ static enum neb_status give_credentials(struct nebula *n) {
     return NEB_OK;
 }
 
-static enum neb_status take_credentials(struct nebula *n) {
+static enum neb_status take_credentials(struct nebula *n, struct agent_credential **out) {
     struct intra_comm *w = n->world;
     uint8_t public[AGENT_CREDENTIAL_PUBLIC], box[AGENT_CREDENTIAL_BOX] = {0};
     struct intra_comm_send send = {0};
@@ -124,10 +124,34 @@ static enum neb_status take_credentials(struct nebula *n) {
     enum neb_status st = w->ops->send(w, public, sizeof public, 0, TAG_HAND, &send);
     if (st == NEB_OK)
         st = w->ops->recv(w, box, sizeof box, 0, TAG_HAND);
-    enum neb_status taken = agent_credential_given(&asker, box, &n->x.link.credential);
+    enum neb_status taken = agent_credential_given(&asker, box, out);
     NEB_TRY(st);
-    NEB_TRY(taken);
+    return taken;
+}
+
+static enum neb_status take_first_credentials(struct nebula *n) {
+    NEB_TRY(take_credentials(n, &n->x.link.credential));
     return agent_credential_vault(n->x.link.credential, true, &n->x.vault);
+}
+
+// The carrier borrows the credential, so that stays in place.
+static enum neb_status take_new_credentials(struct nebula *n) {
+    struct agent_credential *new = NULL;
+    size_t len = 0;
+    enum neb_status st = take_credentials(n, &new);
+    const void *p = st == NEB_OK ? agent_credential_bytes(new, &len) : NULL;
+    if (p)
+        st = agent_credential_take(n->x.link.credential, p, len);
+    agent_credential_destroy(&new);
+    return st == NEB_OK && n->carrier ? agent_carrier_again(n->carrier) : st;
+}
+
+enum neb_status lib_hand_keys(struct nebula *n) {
+    if (n->ranks == 1)
+        return NEB_OK;
+    if (n->rank == 0)
+        NEB_TRY(lib_call(n, LIB_KEYS));
+    return intra_comm_agree(n->world, n->rank ? take_new_credentials(n) : give_credentials(n));
 }
 
 static enum neb_status take_job(struct nebula *n, const struct hello *h, const char *text) {
@@ -167,7 +191,7 @@ static enum neb_status share_job(struct nebula *n) {
     NEB_TRY_GOTO(intra_comm_agree(n->world, st), out);
     NEB_TRY_GOTO(w->ops->broadcast(w, text, h.text, 0), out);
     NEB_TRY_GOTO(intra_comm_agree(n->world, n->rank ? take_job(n, &h, text) : NEB_OK), out);
-    st = intra_comm_agree(n->world, n->rank ? take_credentials(n) : give_credentials(n));
+    st = intra_comm_agree(n->world, n->rank ? take_first_credentials(n) : give_credentials(n));
 out:
     free(text);
     return st;

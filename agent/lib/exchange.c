@@ -15,8 +15,8 @@ static enum neb_status on_return(struct nebula *n) {
     struct agent_exchange *x = &n->x;
     x->link.returned = false;
     neb_info("attached again to the agent");
-    if (x->job.attached)
-        NEB_TRY(lib_manifest_send(n));
+    NEB_TRY(lib_hand_keys(n));
+    NEB_TRY(lib_manifest_send(n));
     if (!x->federated || !x->shards)
         return NEB_OK;
     NEB_TRY(exchange_complete(x, true));
@@ -105,8 +105,9 @@ static enum neb_status compare_clusters(struct nebula *n) {
     x->link.on_event_user = n;
     NEB_TRY(lib_manifest_send(n));
     x->link.asked = neb_now();
-    while (!n->compared) {
-        if (x->stop)
+    // a stopped job whose clusters have agreed before is answered at once, and is saved
+    for (neb_ns end = neb_now() + 2 * NEB_S; !n->compared;) {
+        if (x->stop && neb_now() > end)
             return neb_fail(NEB_ERR_STATE, "the job was stopped before all clusters had attached");
         NEB_TRY(exchange_wait(x));
         NEB_TRY(exchange_drain(x));
@@ -115,15 +116,15 @@ static enum neb_status compare_clusters(struct nebula *n) {
     return NEB_OK;
 }
 
-// For the cluster whose values all others take: its state of round 0 must be on disk with its
-// digests, so that its agent can pass the state on.
+// With `init: {from: CLUSTER}` the state of round 0 must be on disk with its digests: the agent of
+// that cluster passes it on, and no other agent fetches it later for a loop that has begun.
 static enum neb_status show_first(struct nebula *n) {
     struct agent_exchange *x = &n->x;
     if (!x->job.attached || !x->federated || x->restored)
         return NEB_OK;
     for (int32_t f = 0; f < exchange_fragments(x); f++)
         NEB_TRY(agent_shards_digest(x->shards, f, &x->kept[f].last_digest));
-    return agent_job_init_cluster(&x->job) == x->cluster ? lib_save_now(n) : NEB_OK;
+    return x->job.init == AGENT_INIT_FROM ? lib_save_now(n) : NEB_OK;
 }
 
 // The first read draws the initial values of exchanged tensors. This draws the values of all other
@@ -141,13 +142,13 @@ enum neb_status lib_prepare(struct nebula *n) {
     NEB_TRY(lib_tensors_settle(n));
     NEB_TRY(lib_trainer_create(n));
     NEB_TRY(lib_digest_frozen(n));
+    NEB_TRY(lib_digest_values(n));
     n->initial = n->x.federated && !n->loading;
     return draw_alone(n);
 }
 
 enum neb_status lib_create(struct nebula *n) {
-    if (n->x.job.attached)
-        NEB_TRY(compare_clusters(n));
+    NEB_TRY(compare_clusters(n));
     if (n->x.federated)
         NEB_TRY(exchange_join(&n->x));
     if (n->x.sum && n->ranks > 1)

@@ -74,6 +74,7 @@ static enum neb_status serve_one(struct nebula *n, int32_t call) {
     case LIB_DIGEST: return lib_own_digest(n, &(struct kern_digest){0, 0});
     case LIB_GATHER: return lib_gather(n, NULL, NULL);
     case LIB_BRING: return lib_bring_here(n);
+    case LIB_KEYS: return lib_hand_keys(n);
     default: break;
     }
     enum neb_status st = agent_shards_follow(&n->x.trainer, call, &n->shards);

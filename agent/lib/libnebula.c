@@ -121,6 +121,17 @@ int nebula_tensor_at(struct nebula *n, int32_t i, struct nebula_tensor *out) {
 
 // ---- steps ----
 
+// Tells the submitter as well, with the newest error. what: "has ended without its report".
+static void say_fault(struct nebula *n, const char *what) {
+    char why[512], text[800];
+    neb_last_error(why, sizeof why);
+    snprintf(text, sizeof text,
+             "cluster %s: the attached loop %s: %s. Mend this and attach again: the loop continues "
+             "from its newest checkpoint",
+             n->x.job.clusters[n->x.cluster].name, what, why);
+    exchange_fault(&n->x, text);
+}
+
 static int end_call(struct nebula *n, enum neb_status st) {
     int s = lib_pass(st);
     bool again = s && (n->x.reattach || st == NEB_ERR_AGAIN);
@@ -146,6 +157,8 @@ int nebula_begin(struct nebula *n) {
     enum neb_status st = n->loading ? NEB_OK : lib_prepare(n); // one status for all ranks
     if (st != NEB_OK) {
         n->failed = true;
+        if (n->rank == 0)
+            say_fault(n, "cannot begin");
         return lib_pass(st);
     }
     return end_call(n, n->rank ? NEB_OK : lib_begin(n));
@@ -360,27 +373,16 @@ static enum neb_status report(struct nebula *n, double eval_loss) {
     return exchange_report(x, results, json_pack("{s:{}}", "eval_by_source"));
 }
 
-// Tells the submitter as well why there is no report.
-static void say_unfinished(struct nebula *n) {
-    char why[512], text[800];
-    neb_last_error(why, sizeof why);
-    snprintf(text, sizeof text,
-             "cluster %s: the attached loop has ended without its report: %s. Mend this and attach "
-             "again: the loop continues from its newest checkpoint",
-             n->x.job.clusters[n->x.cluster].name, why);
-    exchange_fault(&n->x, text);
-}
-
 // Waits for the checkpoint that is being written: the next trainer continues from it.
 static enum neb_status leave(struct nebula *n, double eval_loss) {
+    bool ended = !n->failed && n->state != NEBULA_TRAIN;
     enum neb_status st = n->failed ? NEB_OK : exchange_save_wait(&n->x);
     if (!n->failed && n->begun && lib_late_figures(n, true) != NEB_OK)
         neb_warn("figures of the last steps are lost");
-    if (!n->failed && st == NEB_OK && n->state != NEBULA_TRAIN) {
-        if ((st = report(n, eval_loss)) == NEB_OK)
-            return NEB_OK;
-        say_unfinished(n);
-    }
+    if (ended && st == NEB_OK && (st = report(n, eval_loss)) == NEB_OK)
+        return NEB_OK;
+    if (ended)
+        say_fault(n, "has ended without its report");
     if (agent_ipc_send(n->x.link.ipc, NULL, json_pack("{s:s}", "op", "detach"), NULL, 0) != NEB_OK)
         neb_debug("the agent is gone");
     return st;

@@ -41,8 +41,9 @@
 //
 // Footguns, besides those that the calls describe:
 //   start      nebula_begin replaces your parameters. A job with `model: attached` starts from
-//              those of the cluster in `init: {from: CLUSTER}`; a job with a built-in model starts
-//              from its seed or from `model: {init: CKPT}`.
+//              those of the cluster in `init: {from: CLUSTER}`, which are not sent to a loop that
+//              has equal values; a job with a built-in model starts from its seed or from `model:
+//              {init: CKPT}`.
 //   model      Names, shapes and groups are compared between clusters; what your code computes with
 //              them is not. Buffers count only if you declare them.
 //   precision  float32 master weights are best. Behind bfloat16 and float16 tensors the exchange
@@ -56,9 +57,9 @@
 //              pinned, processors compute, the log says so, and the loop waits for them. A stream
 //              other than the default one is named by nebula_set_stream.
 //   frozen     Frozen tensors (trained 0) are neither sent nor set, unless a group of the job names
-//              them by a pattern other than "*". With `model: attached` nebula_begin compares their
-//              values between clusters, as far as their parts are registered. They may differ in a
-//              group with `exchange: never`.
+//              them by a pattern other than "*". nebula_begin compares their values with those of
+//              the other clusters that attach, as far as their parts are registered. They may
+//              differ in a group with `exchange: never`.
 //
 // ABI: NEBULA_API counts incompatible changes and is the number of the SONAME. Structs begin with
 // their size. nebula_step_stats and nebula_attach_options (its hooks) may grow at the end, and
@@ -408,7 +409,9 @@ struct nebula_text {
     // has one row of labels, which the model predicts at the position before it.
     const int32_t *lengths, *prefixes; // (sequences)
     const int32_t *ids;                // the sequences, one after the other
-    // Student: (rows, k), most likely first, and (rows) the probability of all other tokens.
+    // Student: (rows, k), most likely first, and (rows) the probability of all other tokens. Of
+    // several teachers: the mixture of theirs, by weight. k 0: the labels belong to samples of an
+    // earlier process that differ from these; learn nothing from them.
     int32_t k;
     const int32_t *label_ids;
     const float *label_logprobs, *label_tails;
@@ -424,7 +427,7 @@ NEBULA_EXPORT int nebula_side_info_get(const struct nebula_side *s, struct nebul
 // ERRORS  NEBULA_ERR_NOT_FOUND: nothing has come for timeout_s. NEBULA_ERR_AGAIN: the agent was
 //         restarted: close the side and open it again. NEBULA_ERR_STATE: a student that has not
 //         asked. NEBULA_ERR_INVALID: the other side has another vocabulary; the text has both
-//         digests.
+//         digests, and the job ends with it.
 NEBULA_EXPORT int nebula_side_next(struct nebula_side *s, double timeout_s, struct nebula_text *out,
                                    int *state);
 // Teacher: the labels of the text of nebula_side_next, whose step and student it names. ids,
@@ -436,8 +439,32 @@ NEBULA_EXPORT int nebula_side_next(struct nebula_side *s, double timeout_s, stru
 NEBULA_EXPORT int nebula_side_put(struct nebula_side *s, int64_t step, int32_t student,
                                   int64_t rows, int32_t k, const int32_t *ids,
                                   const float *logprobs);
+// Teacher: names the model that makes the labels, such as its name and a digest (1 to 255 bytes of
+// UTF-8). The first name of a job is kept with the job's files. A later one that differs, also of
+// another process, ends the job with both names, because labels of two models must not mix.
+// ERRORS  NEBULA_ERR_INVALID: the name differs (the side can only be closed), or is no such text.
+NEBULA_EXPORT int nebula_side_model(struct nebula_side *s, const char *model);
+// Teacher, with distill.align: text, after nebula_side_put: how many rows of this text could be
+// mapped from the teacher's vocabulary to the student's. The job reports their share.
+// ERRORS  NEBULA_ERR_STATE: the job does not say distill.align: text. NEBULA_ERR_INVALID: more rows
+//         than were put.
+NEBULA_EXPORT int nebula_side_mapped(struct nebula_side *s, int64_t rows);
+// 1 if this side writes the targets of a step itself (distill.source): a teacher calls
+// nebula_side_answer before nebula_side_put; a student asks for labels of its own samples, and
+// after a restart of the same ones. Such samples are learned by KL alone. Else 0.
+NEBULA_EXPORT int nebula_side_writes(const struct nebula_side *s, int64_t step);
+// Teacher: replaces the targets of the text of nebula_side_next by its answers, one to each prompt
+// (the first `prefix` ids of each sequence), with the id of the end if the answer has ended. ids:
+// the answers, one after the other. An answer that is longer than its micro-batch has room for is
+// cut. *out: the text that nebula_side_put labels.
+// ERRORS  NEBULA_ERR_STATE: not a step to answer, or answered already. NEBULA_ERR_INVALID: not one
+//         answer a prompt, an empty one, or an id outside the vocabulary.
+NEBULA_EXPORT int nebula_side_answer(struct nebula_side *s, int64_t step, int32_t sequences,
+                                     const int32_t *lengths, const int32_t *ids,
+                                     struct nebula_text *out);
 // Student: asks for the labels of the step after the last one that was asked for.
-// ERRORS  NEBULA_ERR_AGAIN: more than `ahead` steps without labels; learn first.
+// ERRORS  NEBULA_ERR_STATE: more than `ahead` steps without labels; learn first. NEBULA_ERR_AGAIN:
+//         the agent was restarted.
 //         NEBULA_ERR_INVALID: fewer sequences than accumulate, a sequence longer than seq_len + 1,
 //         without target or prefix, more tokens in a micro-batch than `tokens` (micro-batch a of n
 //         takes the sequences from S a / n to S (a + 1) / n), or an id outside the vocabulary.
@@ -451,6 +478,9 @@ NEBULA_EXPORT int nebula_side_saved(struct nebula_side *s);
 // As nebula_close: reports if the job is done or stopped, else detaches. A teacher that is done
 // waits until the students have saved all labels.
 NEBULA_EXPORT int nebula_side_close(struct nebula_side **s, double eval_loss);
+// Closes the side and ends the job at all clusters, with `why` as its error: for what no other
+// program would mend. `nebula resume` continues it.
+NEBULA_EXPORT int nebula_side_fail(struct nebula_side **s, const char *why);
 
 // Details of the last failed call of this thread: one line, never NULL.
 NEBULA_EXPORT const char *nebula_last_error(void);

@@ -9,6 +9,7 @@
 // in messages of at most the largest unit, so no rank needs more room than that. A send may wait
 // for its receiver: all ranks go through the pairs of ranks in one order, round by round as in a
 // tournament, and in a pair the lower rank sends first.
+#include "agent/base/sha256.h"
 #include "agent/exchange/manifest.h"
 #include "agent/lib/state.h"
 #include "kernels/quant.h"
@@ -403,16 +404,16 @@ struct agent_move lib_move(const struct nebula *n, int32_t unit) {
     return (struct agent_move){unit, lib_owner(n, unit), data ? data : n->room};
 }
 
-// ---- frozen tensors -----------------------------------------------------------------------------
+// ---- digests of tensors -------------------------------------------------------------------------
 
 // The digest is a sum over elements, so each rank adds what no lower rank holds.
-struct frozen {
+struct looked {
     struct side side;
     uint64_t sum[3]; // digest, number of elements
 };
 
 static enum neb_status add_block(void *user, const struct pieces_block *b) {
-    struct frozen *f = user;
+    struct looked *f = user;
     for (int64_t r = 0; r < b->runs; r++) {
         int64_t at = b->at + r * b->pitch;
         const float *x = f->side.unit + (at - f->side.first);
@@ -424,7 +425,7 @@ static enum neb_status add_block(void *user, const struct pieces_block *b) {
     return NEB_OK;
 }
 
-static enum neb_status add_own(struct frozen *f) {
+static enum neb_status add_own(struct looked *f) {
     struct nebula *n = f->side.n;
     const struct lib_tensor *t = f->side.t;
     bool there = n->device && lib_device_has(t);
@@ -451,31 +452,62 @@ static enum neb_status add_own(struct frozen *f) {
     return st;
 }
 
-enum neb_status lib_digest_frozen(struct nebula *n) {
-    struct lib_tensor **all = n->tensors + n->n_tensors;
-    uint64_t *sums = calloc((size_t)n->n_frozen + 1, 3 * sizeof *sums);
-    struct frozen f = {.side = {.n = n, .unit = malloc(EXCHANGE_UNIT_MAX * sizeof(float))}};
-    enum neb_status st =
-        sums && f.side.unit ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory for digests");
-    int32_t whole = 0;
-    for (int32_t i = 0; i < n->n_frozen && st == NEB_OK; i++) {
+// sums: (count, 3) the digest of each tensor, and how many of its elements are registered.
+static enum neb_status digest_all(struct nebula *n, struct lib_tensor *const *all, int32_t count,
+                                  uint64_t *sums) {
+    struct looked f = {.side = {.n = n, .unit = malloc(EXCHANGE_UNIT_MAX * sizeof(float))}};
+    enum neb_status st = sums && f.side.unit
+                             ? NEB_OK
+                             : neb_fail(NEB_ERR_NOMEM, "out of memory for digests of tensors");
+    for (int32_t i = 0; i < count && st == NEB_OK; i++) {
         f.side.t = all[i];
         memset(f.sum, 0, sizeof f.sum);
         st = add_own(&f);
         memcpy(&sums[3 * i], f.sum, sizeof f.sum);
     }
     st = intra_comm_agree(n->world, st);
-    if (st == NEB_OK && n->ranks > 1 && n->n_frozen)
-        st = n->world->ops->all_reduce(n->world, sums, 3 * (size_t)n->n_frozen, INTRA_COMM_U64,
+    if (st == NEB_OK && n->ranks > 1 && count)
+        st = n->world->ops->all_reduce(n->world, sums, 3 * (size_t)count, INTRA_COMM_U64,
                                        INTRA_COMM_SUM);
+    n->bad = NULL;
+    free(f.side.unit);
+    return st;
+}
+
+enum neb_status lib_digest_frozen(struct nebula *n) {
+    struct lib_tensor **all = n->tensors + n->n_tensors;
+    uint64_t *sums = calloc((size_t)n->n_frozen + 1, 3 * sizeof *sums);
+    enum neb_status st = digest_all(n, all, n->n_frozen, sums);
+    int32_t whole = 0;
     for (int32_t i = 0; i < n->n_frozen && st == NEB_OK; i++) {
         memcpy(all[i]->digest, &sums[3 * i], sizeof all[i]->digest);
         if (sums[3 * i + 2] == (uint64_t)all[i]->size)
             all[whole++] = all[i];
     }
     n->n_frozen = whole;
-    n->bad = NULL;
-    free(f.side.unit);
     free(sums);
+    return st;
+}
+
+enum neb_status lib_digest_values(struct nebula *n) {
+    const struct agent_exchange *x = &n->x;
+    uint8_t sha[NEB_SHA256_BYTES];
+    struct neb_buf text = {0};
+    if (!x->job.attached || !x->federated || x->job.init != AGENT_INIT_FROM || x->had_checkpoint ||
+        n->loading)
+        return NEB_OK;
+    uint64_t *sums = calloc((size_t)n->n_tensors + 1, 3 * sizeof *sums);
+    enum neb_status st = digest_all(n, n->tensors, n->n_tensors, sums);
+    for (int32_t i = 0; i < n->n_tensors && st == NEB_OK; i++) { // sorted by name
+        neb_buf_add(&text, n->tensors[i]->name, strlen(n->tensors[i]->name) + 1);
+        neb_buf_u64(&text, sums[3 * i]);
+        neb_buf_u64(&text, sums[3 * i + 1]);
+    }
+    free(sums);
+    st = intra_comm_agree(n->world, st == NEB_OK ? neb_buf_check(&text) : st);
+    neb_sha256(text.p, text.len, sha);
+    if (st == NEB_OK)
+        neb_hex(sha, sizeof sha, n->values);
+    neb_buf_free(&text);
     return st;
 }

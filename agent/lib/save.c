@@ -20,6 +20,7 @@ struct saving {
     uint64_t *able;                // (ranks) sees the folder
     int32_t *writer;               // (ranks) the rank that writes what a rank owns
     struct intra_part part;        // this rank's; number 0: none
+    uint64_t *ranks;               // (part.n) which rank writes each part
     struct intra_ckpt_writer *out; // rank 0's file, another rank's part, or NULL
     bool aside;                    // out is a copy in memory
     enum neb_status written;       // of this rank's writer
@@ -49,7 +50,8 @@ static enum neb_status begin_part(struct saving *s, struct intra_ckpt_writer *w)
         s->writer[r] = s->able[r] ? r : 0;
         for (int32_t i = 0; i < n->x.trainer.n_units && r && s->able[r] && !owns; i++)
             owns = lib_owner(n, i) == r;
-        s->part.n += owns;
+        if (owns)
+            s->ranks[s->part.n++] = (uint64_t)r;
         if (owns && r == n->rank)
             s->part.number = s->part.n;
     }
@@ -144,9 +146,8 @@ static enum neb_status save_parts(struct saving *s, struct intra_ckpt_writer *w)
         NEB_TRY(agent_shards_part_put(shards_of(n), s->writer, s->out, &s->written));
     if (s->part.number && !s->aside && s->written == NEB_OK)
         s->written = intra_ckpt_commit(s->out);
-    const uint64_t note[2] = {s->part.token, s->part.n};
     if (n->rank == 0 && s->part.n && s->written == NEB_OK)
-        s->written = intra_ckpt_add(w, INTRA_PARTS_SECTION, INTRA_U64, 2, 1, note);
+        s->written = intra_parts_note(w, &s->part, s->ranks);
     NEB_TRY(intra_comm_agree(n->world, s->written));
     // all ranks have their copies: they reach the disk while training goes on
     return intra_comm_agree(n->world,
@@ -157,8 +158,10 @@ enum neb_status lib_save_all(struct nebula *n, struct intra_ckpt_writer *w) {
     struct saving s = {.n = n, .out = w};
     s.able = calloc((size_t)n->ranks, sizeof *s.able);
     s.writer = calloc((size_t)n->ranks, sizeof *s.writer);
-    enum neb_status st =
-        s.able && s.writer ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory for a save");
+    s.ranks = calloc((size_t)n->ranks, sizeof *s.ranks);
+    enum neb_status st = s.able && s.writer && s.ranks
+                             ? NEB_OK
+                             : neb_fail(NEB_ERR_NOMEM, "out of memory for a save");
     st = intra_comm_agree(n->world, st);
     if (st == NEB_OK && n->ranks > 1)
         st = save_parts(&s, w);
@@ -171,6 +174,7 @@ enum neb_status lib_save_all(struct nebula *n, struct intra_ckpt_writer *w) {
         intra_ckpt_writer_destroy(&s.out);
     free(s.able);
     free(s.writer);
+    free(s.ranks);
     return st;
 }
 

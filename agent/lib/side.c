@@ -4,6 +4,7 @@
 // was put, so a restart needs no checkpoint of ours.
 #include "agent/lib/side.h"
 #include "agent/base/log.h"
+#include "kernels/kern.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -21,7 +22,8 @@ static enum neb_status make_text(struct nebula_side *s, struct lib_side_text *t)
     t->lengths = calloc(n, sizeof *t->lengths);
     t->prefixes = calloc(n, sizeof *t->prefixes);
     t->micro_rows = calloc((size_t)lib_side_job(s)->accumulate, sizeof *t->micro_rows);
-    return t->ids && t->lengths && t->prefixes && t->micro_rows
+    t->micro_ends = calloc((size_t)lib_side_job(s)->accumulate, sizeof *t->micro_ends);
+    return t->ids && t->lengths && t->prefixes && t->micro_rows && t->micro_ends
                ? NEB_OK
                : neb_fail(NEB_ERR_NOMEM, "out of memory for the text of a step");
 }
@@ -31,7 +33,8 @@ static enum neb_status make_room(struct nebula_side *s) {
     struct intra_pairs_config c = agent_distill_pairs(j);
     s->limits = (struct agent_request_limits){
         .vocab = j->model.vocab, .eos = 0, .seq_len = j->seq_len, .tokens = c.tokens};
-    size_t rows = (size_t)c.tokens * (size_t)j->accumulate;
+    size_t teachers = s->teaches ? 1 : (size_t)agent_distill_teachers(j),
+           rows = (teachers + (teachers > 1)) * (size_t)c.tokens * (size_t)j->accumulate;
     s->n_all = s->teaches ? 1 : j->distill.ahead + 1;
     s->all = calloc((size_t)s->n_all, sizeof *s->all);
     s->scratch = calloc(agent_request_ids(&s->limits), sizeof *s->scratch);
@@ -56,8 +59,10 @@ static enum neb_status on_event(void *user, const struct agent_ipc_msg *m, bool 
         struct agent_stream *both[] = {s->peers[i].labels, s->peers[i].requests};
         for (int k = 0; k < 2 && !*taken; k++) {
             *taken = both[k] && agent_stream_event(both[k], m);
-            if (*taken && both[k]->refused[0])
-                return neb_fail(NEB_ERR_INVALID, "%s", both[k]->refused);
+            if (!*taken || !both[k]->refused[0])
+                continue;
+            s->differs = both[k]->differs;
+            return neb_fail(NEB_ERR_INVALID, "%s", both[k]->refused);
         }
     }
     return NEB_OK;
@@ -81,17 +86,18 @@ static enum neb_status open_stream(struct nebula_side *s, const struct inter_str
 }
 
 // A teacher begins where the student's agent still has text: it has no checkpoint.
-static enum neb_status open_peer(struct nebula_side *s, int student, int peer,
+static enum neb_status open_peer(struct nebula_side *s, int teacher, int student,
                                  const uint8_t vocabulary[32]) {
     const struct agent_job *j = lib_side_job(s);
     struct lib_side_peer *p = &s->peers[s->n_peers++];
+    int peer = s->teaches ? student : teacher;
     const struct inter_stream_config
-        labels = {.key = {.id = (uint16_t)(AGENT_LABELS_ID + student)},
+        labels = {.key = {.id = agent_distill_stream_id(j, AGENT_LABELS_ID, teacher, student)},
                   .type = INTER_STREAM_SOFT_LABELS,
                   .role = s->teaches ? INTER_STREAM_PRODUCER : INTER_STREAM_CONSUMER,
                   .peer = (uint32_t)peer,
                   .measured = agent_distill_k_min(&j->distill) < agent_distill_k_max(&j->distill)},
-        requests = {.key = {.id = (uint16_t)(AGENT_REQUESTS_ID + student)},
+        requests = {.key = {.id = agent_distill_stream_id(j, AGENT_REQUESTS_ID, teacher, student)},
                     .type = INTER_STREAM_REQUESTS,
                     .role = s->teaches ? INTER_STREAM_CONSUMER : INTER_STREAM_PRODUCER,
                     .peer = (uint32_t)peer};
@@ -112,11 +118,11 @@ static enum neb_status open_all(struct nebula_side *s, const uint8_t vocabulary[
     x->trainer.pool = s->n->pool;
     x->step = s->step;
     NEB_TRY(make_room(s));
-    if (!s->teaches)
-        return open_peer(s, x->cluster, agent_job_role(j, AGENT_ROLE_TEACHER), vocabulary);
     for (int i = 0; i < j->n_clusters; i++)
-        if (j->clusters[i].role == AGENT_ROLE_STUDENT)
-            NEB_TRY(open_peer(s, i, i, vocabulary));
+        if (s->teaches && j->clusters[i].role == AGENT_ROLE_STUDENT)
+            NEB_TRY(open_peer(s, x->cluster, i, vocabulary));
+        else if (!s->teaches && j->clusters[i].role == AGENT_ROLE_TEACHER)
+            NEB_TRY(open_peer(s, i, x->cluster, vocabulary));
     return NEB_OK;
 }
 
@@ -149,6 +155,7 @@ static void destroy(struct nebula_side *s) {
         free(s->all[i].lengths);
         free(s->all[i].prefixes);
         free(s->all[i].micro_rows);
+        free(s->all[i].micro_ends);
     }
     free(s->all);
     free(s->scratch);
@@ -244,10 +251,22 @@ enum neb_status lib_side_wait(struct nebula_side *s) {
     return lib_idle(s->n);
 }
 
+enum neb_status lib_side_end_job(struct nebula_side *s, const char *why) {
+    enum neb_status st = exchange_report(&s->n->x, json_pack("{s:s}", "error", why), NULL);
+    exchange_hang_up(&s->n->x); // the program may end now
+    s->failed = true;
+    return st;
+}
+
 int lib_side_end_call(struct nebula_side *s, enum neb_status st) {
     bool again = s->n->x.link.orphan || s->n->x.reattach;
     int code = lib_pass(st);
     s->failed = st != NEB_OK;
+    if (s->differs) { // the next program would fail too
+        s->differs = false;
+        if (lib_side_end_job(s, nebula_last_error()) != NEB_OK)
+            neb_debug("the agent is gone");
+    }
     return code && again ? (int)NEBULA_ERR_AGAIN : code;
 }
 
@@ -278,6 +297,63 @@ enum neb_status lib_side_put(struct nebula_side *s, struct agent_stream *t, bool
     return NEB_OK;
 }
 
+// ---- text -------------------------------------------------------------------------------------
+
+bool lib_side_writes(const struct nebula_side *s, int64_t step) {
+    const struct agent_job *j = lib_side_job(s);
+    return j->distill.source == (s->teaches ? AGENT_TEXT_TEACHER : AGENT_TEXT_STUDENT) &&
+           agent_distill_sampled(j, step);
+}
+
+int nebula_side_writes(const struct nebula_side *s, int64_t step) {
+    return s ? lib_side_writes(s, step) : 0;
+}
+
+void lib_side_take_micro(const struct nebula_side *s, struct lib_side_text *t, int32_t micro) {
+    const struct intra_pair_batch *b = &s->batch;
+    int32_t *ids = t->ids;
+    t->sequences = micro ? t->sequences : 0;
+    t->rows = (micro ? t->rows : 0) + (int32_t)b->n_targets;
+    t->micro_rows[micro] = (int32_t)b->n_targets;
+    for (int32_t i = 0; i < t->sequences; i++)
+        ids += t->lengths[i];
+    for (int32_t i = 0; i < b->B; i++) {
+        const int32_t *x = b->tokens + (size_t)i * (size_t)b->T,
+                      *y = b->targets + (size_t)i * (size_t)b->T;
+        int32_t prefix = b->prefix[i], n = prefix;
+        memcpy(ids, x, (size_t)prefix * sizeof *x);
+        for (; n - 1 < b->T && y[n - 1] != KERN_IGNORE; n++)
+            ids[n] = y[n - 1];
+        t->prefixes[t->sequences] = prefix;
+        t->lengths[t->sequences++] = n;
+        ids += n;
+    }
+    t->micro_ends[micro] = t->sequences;
+}
+
+void lib_side_lay_out(struct nebula_side *s, const struct lib_side_text *t, int32_t micro) {
+    struct intra_pair_batch *b = &s->batch;
+    int32_t from = micro ? t->micro_ends[micro - 1] : 0, to = t->micro_ends[micro];
+    const int32_t *ids = t->ids;
+    b->B = to - from;
+    b->T = 0;
+    b->n_targets = 0;
+    for (int32_t i = 0; i < from; i++)
+        ids += t->lengths[i];
+    for (int32_t i = from; i < to; i++)
+        b->T = t->lengths[i] - 1 > b->T ? t->lengths[i] - 1 : b->T;
+    for (int32_t i = from; i < to; ids += t->lengths[i++]) {
+        size_t row = (size_t)(i - from) * (size_t)b->T;
+        int32_t n = t->lengths[i], prefix = t->prefixes[i];
+        b->prefix[i - from] = prefix;
+        b->n_targets += n - prefix;
+        for (int32_t k = 0; k < b->T; k++) {
+            b->tokens[row + (size_t)k] = k < n - 1 ? ids[k] : 0;
+            b->targets[row + (size_t)k] = k >= prefix - 1 && k < n - 1 ? ids[k + 1] : KERN_IGNORE;
+        }
+    }
+}
+
 // ---- next, and the end --------------------------------------------------------------------------
 
 int lib_side_state(const struct nebula_side *s) {
@@ -285,8 +361,8 @@ int lib_side_state(const struct nebula_side *s) {
     return s->n->x.stop ? NEBULA_STOP : done ? NEBULA_DONE : NEBULA_TRAIN;
 }
 
-static void give_text(const struct nebula_side *s, const struct lib_side_text *t,
-                      struct nebula_text *out) {
+void lib_side_give_text(const struct nebula_side *s, const struct lib_side_text *t,
+                        struct nebula_text *out) {
     out->sequences = t->sequences;
     out->rows = t->rows;
     out->lengths = t->lengths;
@@ -298,27 +374,23 @@ static void give_text(const struct nebula_side *s, const struct lib_side_text *t
 
 // *here: there is something to do, and *out has it.
 static enum neb_status look(struct nebula_side *s, struct nebula_text *out, bool *here) {
-    const uint8_t *p;
-    size_t n;
     NEB_TRY(exchange_drain(&s->n->x));
     if (s->teaches) {
         if (s->serves < 0)
             NEB_TRY(lib_side_look_for_text(s));
         if ((*here = s->serves >= 0))
-            give_text(s, &s->all[0], out);
+            lib_side_give_text(s, &s->all[0], out);
         return NEB_OK;
     }
-    if (agent_stream_next(s->peers[0].labels, &p, &n) != NEB_OK)
+    NEB_TRY(lib_side_look_for_labels(s, here));
+    if (!*here)
         return NEB_OK;
-    if (!s->learning) {
-        NEB_TRY(lib_side_read_labels(s, p, n, &out->k));
-        s->put_bytes += n;
-    }
-    *here = s->learning = true;
-    give_text(s, &s->all[s->step % s->n_all], out);
-    out->label_ids = s->label_ids;
-    out->label_logprobs = s->label_logp;
-    out->label_tails = s->label_tail;
+    s->learning = true;
+    lib_side_give_text(s, &s->all[s->step % s->n_all], out);
+    out->k = s->labels.k;
+    out->label_ids = s->labels.ids;
+    out->label_logprobs = s->labels.logp;
+    out->label_tails = s->labels.tail;
     return NEB_OK;
 }
 
@@ -369,8 +441,8 @@ static enum neb_status report(struct nebula_side *s, double eval_loss) {
     struct exchange_results r = {
         .device = "attached", .eval_loss = eval_loss, .done = s->n->state == NEBULA_DONE};
     json_t *results, *quality;
-    if (!s->teaches && r.done)
-        NEB_TRY(agent_stream_saved(s->peers[0].labels, (uint64_t)s->step, 1, true));
+    for (int32_t i = 0; i < s->n_peers && !s->teaches && r.done; i++)
+        NEB_TRY(agent_stream_saved(s->peers[i].labels, (uint64_t)s->step, 1, true));
     NEB_TRY(wait_taken(s));
     x->payload_bytes = s->put_bytes;
     NEB_TRY(exchange_results(x, &r, &results));
@@ -381,11 +453,28 @@ static enum neb_status report(struct nebula_side *s, double eval_loss) {
                         s->rows ? 1.0 : 0.0);
     if (!s->teaches)
         json_object_set_new(quality, "stall", agent_stream_stall(s->peers[0].labels));
+    else if (lib_side_job(s)->distill.align == AGENT_ALIGN_TEXT)
+        json_object_set_new(quality, "mapped_share",
+                            json_real(s->rows ? (double)s->mapped / (double)s->rows : 0));
     return exchange_report(x, results,
                            json_pack("{s:s,s:i,s:I,s:I,s:o}", "role",
                                      s->teaches ? "teacher" : "student", "vocab",
                                      lib_side_job(s)->model.vocab, "steps_alone", (json_int_t)0,
                                      "label_rows", (json_int_t)s->rows, "quality", quality));
+}
+
+int nebula_side_fail(struct nebula_side **sp, const char *why) {
+    LIB_POINT;
+    int st = lib_side_usable(sp ? *sp : NULL, "nebula_side_fail", false, true);
+    if (st)
+        return st;
+    struct nebula_side *s = *sp;
+    *sp = NULL;
+    if (!why || !*why)
+        why = "the program of this side has failed";
+    st = lib_pass(lib_side_end_job(s, why));
+    destroy(s);
+    return st;
 }
 
 int nebula_side_close(struct nebula_side **sp, double eval_loss) {
@@ -397,8 +486,9 @@ int nebula_side_close(struct nebula_side **sp, double eval_loss) {
     *sp = NULL;
     if (!s->failed && s->n->state != NEBULA_TRAIN)
         st = report(s, eval_loss);
-    else if (agent_ipc_send(s->n->x.link.ipc, NULL, json_pack("{s:s}", "op", "detach"), NULL, 0) !=
-             NEB_OK)
+    else if (s->n->x.link.ipc &&
+             agent_ipc_send(s->n->x.link.ipc, NULL, json_pack("{s:s}", "op", "detach"), NULL, 0) !=
+                 NEB_OK)
         neb_debug("the agent is gone");
     int code = lib_pass(st);
     destroy(s);

@@ -12,7 +12,8 @@
 struct lib_side_text { // of one step, as the caller sees it
     int32_t sequences, rows;
     int32_t *lengths, *prefixes, *ids; // room for the text of a step
-    int32_t *micro_rows;               // (accumulate)
+    int32_t *micro_rows, *micro_ends;  // (accumulate) rows; one past the last sequence
+    uint64_t id;                       // of the request (agent_distill_text_id)
 };
 
 struct lib_side_peer { // the other end: a student of the teacher, or the teacher
@@ -23,6 +24,7 @@ struct lib_side_peer { // the other end: a student of the teacher, or the teache
 struct nebula_side {
     struct nebula *n; // owned: the connection to the agent
     bool teaches, failed;
+    bool differs; // a term differs from the other side's
     int32_t n_peers;
     struct lib_side_peer peers[AGENT_CLUSTERS_MAX];
     struct agent_request_limits limits;
@@ -35,12 +37,16 @@ struct nebula_side {
     // in all[s % n_all].
     struct lib_side_text *all;
     int32_t n_all;
-    int serves; // teacher: whose text it has; -1: nobody's
+    int serves;    // teacher: whose text it has; -1: nobody's
+    bool answered; // teacher: it has written the targets of that text
+    // Student, from each teacher; with several teachers the mixture is the last. Teacher: one.
     int32_t *label_ids;
-    float *label_logp, *label_tail; // (rows, k), (rows)
+    float *label_logp, *label_tail; // (teachers, rows, CMP_SOFT_K_MAX), (teachers, rows)
+    struct cmp_soft_rows labels;    // student: those of the step, k 0: they belong to another text
     int64_t step;                   // student: the next step to learn
     bool learning;                  // student: its labels were given
     uint64_t rows, put_bytes;       // labels that passed, for the report
+    uint64_t mapped;                // teacher: rows with labels of another vocabulary
 };
 
 static inline const struct agent_job *lib_side_job(const struct nebula_side *s) {
@@ -60,6 +66,16 @@ NEB_MUST_CHECK enum neb_status lib_side_put(struct nebula_side *s, struct agent_
 int lib_side_usable(const struct nebula_side *s, const char *call, bool teacher, bool any);
 int lib_side_end_call(struct nebula_side *s, enum neb_status st);
 int lib_side_state(const struct nebula_side *s); // enum nebula_state
+// Appends the sequences of s->batch to t, as its micro-batch `micro`. _lay_out: the reverse.
+void lib_side_take_micro(const struct nebula_side *s, struct lib_side_text *t, int32_t micro);
+void lib_side_lay_out(struct nebula_side *s, const struct lib_side_text *t, int32_t micro);
+// Tells the caller the text that is served (teacher) or learned (student).
+void lib_side_give_text(const struct nebula_side *s, const struct lib_side_text *t,
+                        struct nebula_text *out);
+// True if this side writes the text of a step itself (distill.source).
+bool lib_side_writes(const struct nebula_side *s, int64_t step);
+// Reports an error as the outcome of the job at all clusters. The side can then only be closed.
+NEB_MUST_CHECK enum neb_status lib_side_end_job(struct nebula_side *s, const char *why);
 
 // ---- side_teacher.c
 // Sets s->serves if there is text to label.
@@ -68,8 +84,8 @@ NEB_MUST_CHECK enum neb_status lib_side_look_for_text(struct nebula_side *s);
 bool lib_side_all_labelled(const struct nebula_side *s);
 
 // ---- side_student.c
-// Reads the labels (n bytes) of the step that is due into s; *k: for each target.
-NEB_MUST_CHECK enum neb_status lib_side_read_labels(struct nebula_side *s, const uint8_t *p,
-                                                    size_t n, int32_t *k);
+// Looks for the labels of the step that is due, of all teachers, and reads them into s->labels.
+// *here false: some have not come.
+NEB_MUST_CHECK enum neb_status lib_side_look_for_labels(struct nebula_side *s, bool *here);
 
 #endif

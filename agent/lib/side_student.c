@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The calls of an attached student: it asks for labels of its text, and learns from them.
 #include "agent/lib/side.h"
-#include "kernels/kern.h"
 
 #include <math.h>
 #include <string.h>
@@ -42,33 +41,9 @@ static int check_ask(const struct nebula_side *s, int32_t sequences, const int32
     return NEBULA_OK;
 }
 
-// Lays sequences [from, to) of t, whose ids begin at `ids`, out as a micro-batch.
-static const int32_t *lay_out(struct nebula_side *s, const struct lib_side_text *t, int64_t from,
-                              int64_t to, const int32_t *ids) {
-    struct intra_pair_batch *b = &s->batch;
-    b->B = (int32_t)(to - from);
-    b->T = 0;
-    b->n_targets = 0;
-    for (int64_t i = from; i < to; i++)
-        b->T = t->lengths[i] - 1 > b->T ? t->lengths[i] - 1 : b->T;
-    for (int64_t i = from; i < to; ids += t->lengths[i++]) {
-        size_t row = (size_t)(i - from) * (size_t)b->T;
-        int32_t n = t->lengths[i], prefix = t->prefixes[i];
-        b->prefix[i - from] = prefix;
-        b->n_targets += n - prefix;
-        for (int32_t k = 0; k < b->T; k++) {
-            b->tokens[row + (size_t)k] = k < n - 1 ? ids[k] : 0;
-            b->targets[row + (size_t)k] = k >= prefix - 1 && k < n - 1 ? ids[k + 1] : KERN_IGNORE;
-        }
-    }
-    return ids;
-}
-
-static enum neb_status ask(struct nebula_side *s, int32_t sequences, const int32_t *lengths,
-                           const int32_t *prefixes, const int32_t *ids) {
-    const struct agent_job *j = lib_side_job(s);
-    struct agent_stream *to = s->peers[0].requests;
-    struct lib_side_text *t = &s->all[to->next % (uint64_t)s->n_all];
+static void keep_text(struct nebula_side *s, struct lib_side_text *t, int32_t sequences,
+                      const int32_t *lengths, const int32_t *prefixes, const int32_t *ids) {
+    int32_t micros = lib_side_job(s)->accumulate;
     size_t n_ids = 0;
     t->sequences = sequences;
     t->rows = 0;
@@ -77,21 +52,35 @@ static enum neb_status ask(struct nebula_side *s, int32_t sequences, const int32
     for (int32_t i = 0; i < sequences; i++)
         n_ids += (size_t)lengths[i];
     memcpy(t->ids, ids, n_ids * sizeof *ids);
+    for (int32_t a = 0; a < micros; a++)
+        t->micro_ends[a] = (int32_t)((int64_t)sequences * (a + 1) / micros);
+}
+
+static enum neb_status ask(struct nebula_side *s, int32_t sequences, const int32_t *lengths,
+                           const int32_t *prefixes, const int32_t *ids) {
+    uint64_t step = s->peers[0].requests->next;
+    struct lib_side_text *t = &s->all[step % (uint64_t)s->n_all];
+    keep_text(s, t, sequences, lengths, prefixes, ids);
     neb_buf_clear(&s->bytes);
-    agent_request_begin((int64_t)to->next, &s->bytes);
-    for (int32_t a = 0; a < j->accumulate; a++) {
-        ids = lay_out(s, t, (int64_t)sequences * a / j->accumulate,
-                      (int64_t)sequences * (a + 1) / j->accumulate, ids);
+    agent_request_begin((int64_t)step, &s->bytes);
+    for (int32_t a = 0; a < lib_side_job(s)->accumulate; a++) {
+        lib_side_lay_out(s, t, a);
         t->micro_rows[a] = (int32_t)s->batch.n_targets;
         t->rows += t->micro_rows[a];
         NEB_TRY(agent_request_add(s->tokens, &s->limits, &s->batch, s->scratch, &s->bytes));
     }
-    if (to->next < to->stored) { // asked before a restart
-        to->next++;
-        return NEB_OK;
+    t->id = agent_distill_text_id(s->bytes.p, s->bytes.len);
+    for (int32_t i = 0; i < s->n_peers; i++) {
+        struct agent_stream *to = s->peers[i].requests;
+        bool stored; // false: the job was stopped
+        if (to->next > step)
+            continue;
+        if (to->next < to->stored) // asked before a restart
+            to->next++;
+        else
+            NEB_TRY(lib_side_put(s, to, &stored));
     }
-    bool stored; // false: the job was stopped
-    return lib_side_put(s, to, &stored);
+    return NEB_OK;
 }
 
 int nebula_side_ask(struct nebula_side *s, int32_t sequences, const int32_t *lengths,
@@ -102,47 +91,93 @@ int nebula_side_ask(struct nebula_side *s, int32_t sequences, const int32_t *len
         st = check_ask(s, sequences, lengths, prefixes, ids);
     if (st)
         return st;
-    struct agent_stream *to = s->peers[0].requests;
-    while (!to->limit && !s->n->x.stop) { // its agent has not answered yet
-        enum neb_status waited = lib_side_wait(s);
-        if (waited != NEB_OK)
-            return lib_side_end_call(s, waited);
-    }
+    const struct agent_stream *to = s->peers[0].requests;
+    for (int32_t i = 0; i < s->n_peers; i++)
+        while (!s->peers[i].requests->limit && !s->n->x.stop) { // its agent has not answered yet
+            enum neb_status waited = lib_side_wait(s);
+            if (waited != NEB_OK)
+                return lib_side_end_call(s, waited);
+        }
     if (to->next >= (uint64_t)lib_side_job(s)->steps)
         return lib_fail(NEBULA_ERR_INVALID, "nebula_side_ask: all %lld steps were asked for",
                         (long long)lib_side_job(s)->steps);
     if (to->next >= (uint64_t)s->step + (uint64_t)lib_side_job(s)->distill.ahead)
-        return lib_fail(NEBULA_ERR_AGAIN,
+        return lib_fail(NEBULA_ERR_STATE,
                         "nebula_side_ask: step %llu is more than distill.ahead %d steps after the "
                         "last one that was learned: learn first",
                         (unsigned long long)to->next, lib_side_job(s)->distill.ahead);
     return lib_side_end_call(s, ask(s, sequences, lengths, prefixes, ids));
 }
 
-enum neb_status lib_side_read_labels(struct nebula_side *s, const uint8_t *p, size_t n,
-                                     int32_t *k) {
+// Reads the labels of teacher i (n bytes) for the text t of the step that is due. With
+// distill.source: teacher they have the text too. out->k 0: they belong to another text.
+static enum neb_status read_labels(struct nebula_side *s, int32_t i, const uint8_t *p, size_t n,
+                                   struct lib_side_text *t, struct cmp_soft_rows *out) {
     const struct agent_job *j = lib_side_job(s);
-    const struct lib_side_text *t = &s->all[s->step % s->n_all];
     struct neb_rd r = neb_rd_make(p, n);
     uint64_t step = neb_rd_u64(&r);
-    size_t row = 0;
-    *k = 0;
+    bool theirs = j->distill.source == AGENT_TEXT_TEACHER && agent_distill_sampled(j, s->step),
+         named = agent_distill_names_text(j, s->step);
+    size_t row = (size_t)i * (size_t)s->limits.tokens * (size_t)j->accumulate,
+           wide = row * CMP_SOFT_K_MAX, done = 0;
+    int32_t *ids = s->label_ids + wide;
+    float *logp = s->label_logp + wide, *tail = s->label_tail + row;
+    *out = (struct cmp_soft_rows){.ids = ids, .logp = logp, .tail = tail};
     if (r.bad || step != (uint64_t)s->step)
         return neb_fail(NEB_ERR_FORMAT, "labels of step %llu have come, but those of %lld are due",
                         (unsigned long long)step, (long long)s->step);
+    if (named && neb_rd_u64(&r) != t->id)
+        return NEB_OK;
     for (int32_t a = 0; a < j->accumulate; a++) {
+        if (theirs) {
+            NEB_TRY(agent_request_next(s->tokens, &s->limits, &r, s->scratch, &s->batch));
+            lib_side_take_micro(s, t, a);
+        }
         struct cmp_soft_head h = {.rows = (uint32_t)t->micro_rows[a], .vocab = j->model.vocab};
-        size_t at = row * (size_t)(*k ? *k : 1);
-        NEB_TRY(cmp_soft_decode(s->soft, &r, &h, s->label_ids + at, s->label_logp + at,
-                                s->label_tail + row));
-        if (h.temperature != j->distill.temperature || (*k && h.k != *k))
+        size_t at = done * (size_t)out->k;
+        NEB_TRY(cmp_soft_decode(s->soft, &r, &h, ids + at, logp + at, tail + done));
+        if (h.temperature != j->distill.temperature || (out->k && h.k != out->k))
             return neb_fail(NEB_ERR_FORMAT,
                             "labels have temperature %g and k %d, but %g and %d are due",
-                            (double)h.temperature, h.k, (double)j->distill.temperature, *k);
-        *k = h.k;
-        row += (size_t)t->micro_rows[a];
+                            (double)h.temperature, h.k, (double)j->distill.temperature, out->k);
+        out->k = h.k;
+        out->weight = agent_distill_weight(j, s->peers[i].cluster);
+        done += (size_t)t->micro_rows[a];
     }
     return neb_rd_done(&r) ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "labels are too long");
+}
+
+// Mixes the labels of n teachers into the place after theirs.
+static void mix(struct nebula_side *s, const struct cmp_soft_rows *all, int32_t n, uint32_t rows) {
+    size_t row =
+               (size_t)s->n_peers * (size_t)s->limits.tokens * (size_t)lib_side_job(s)->accumulate,
+           wide = row * CMP_SOFT_K_MAX;
+    s->labels = (struct cmp_soft_rows){
+        .ids = s->label_ids + wide, .logp = s->label_logp + wide, .tail = s->label_tail + row};
+    s->labels.k =
+        cmp_soft_mix(all, n, rows, s->label_ids + wide, s->label_logp + wide, s->label_tail + row);
+}
+
+enum neb_status lib_side_look_for_labels(struct nebula_side *s, bool *here) {
+    struct lib_side_text *t = &s->all[s->step % s->n_all];
+    struct cmp_soft_rows all[AGENT_CLUSTERS_MAX];
+    const uint8_t *p[AGENT_CLUSTERS_MAX];
+    size_t n[AGENT_CLUSTERS_MAX];
+    int32_t fit = 0;
+    *here = true;
+    for (int32_t i = 0; i < s->n_peers; i++)
+        *here &= agent_stream_next(s->peers[i].labels, &p[i], &n[i]) == NEB_OK;
+    if (!*here || s->learning)
+        return NEB_OK;
+    for (int32_t i = 0; i < s->n_peers; i++) {
+        NEB_TRY(read_labels(s, i, p[i], n[i], t, &all[fit]));
+        fit += all[fit].k > 0;
+        s->put_bytes += n[i];
+    }
+    s->labels = fit ? all[0] : (struct cmp_soft_rows){0};
+    if (fit > 1)
+        mix(s, all, fit, (uint32_t)t->rows);
+    return NEB_OK;
 }
 
 static enum neb_status learned(struct nebula_side *s, double loss, uint64_t tokens) {
@@ -150,7 +185,8 @@ static enum neb_status learned(struct nebula_side *s, double loss, uint64_t toke
     const struct lib_side_text *t = &s->all[s->step % s->n_all];
     const struct exchange_figures f = {loss, 0, NAN};
     s->rows += (uint64_t)t->rows;
-    NEB_TRY(agent_stream_applied(s->peers[0].labels));
+    for (int32_t i = 0; i < s->n_peers; i++)
+        NEB_TRY(agent_stream_applied(s->peers[i].labels));
     intra_loss_add(&x->loss_first, &x->loss_last, loss);
     exchange_made_step(x, &f, tokens, neb_seconds(neb_now() - s->n->step_end));
     s->step++;
@@ -175,7 +211,10 @@ int nebula_side_saved(struct nebula_side *s) {
     int st = lib_side_usable(s, "nebula_side_saved", false, false);
     if (st)
         return st;
-    struct agent_stream *l = s->peers[0].labels;
-    l->want_checkpoint = false;
-    return lib_side_end_call(s, agent_stream_saved(l, (uint64_t)s->step, 1, true));
+    enum neb_status saved = NEB_OK;
+    for (int32_t i = 0; i < s->n_peers && saved == NEB_OK; i++) {
+        s->peers[i].labels->want_checkpoint = false;
+        saved = agent_stream_saved(s->peers[i].labels, (uint64_t)s->step, 1, true);
+    }
+    return lib_side_end_call(s, saved);
 }

@@ -65,7 +65,9 @@ enum neb_status lib_manifest_send(struct nebula *n) {
     exchange_manifest_destroy(&m);
     const struct agent_ipc_part part = {text.p, text.len};
     if (st == NEB_OK)
-        st = agent_ipc_send(n->x.link.ipc, NULL, json_pack("{s:s}", "op", "manifest"), &part, 1);
+        st =
+            agent_ipc_send(n->x.link.ipc, NULL,
+                           json_pack("{s:s,s:s}", "op", "manifest", "values", n->values), &part, 1);
     neb_buf_free(&text);
     return st;
 }

@@ -101,7 +101,9 @@ struct nebula {
     char socket[NEB_PATH_MAX], job[NEB_PATH_MAX];
     pid_t process; // the one that attached
     bool begun, failed, told_16;
-    bool compared;       // the agent has found the same tensors on the other clusters
+    bool compared; // the agent has found the same tensors on the other clusters
+    // Digest of the first values of all exchanged tensors, in hex; "": the job does not ask for it.
+    char values[2 * NEB_SHA256_BYTES + 1];
     bool loading;        // nebula_begin continues from a state that the loop has loaded
     struct neb_buf rest; // rank 0: the part "exchange" of the state
     bool initial;        // nothing is written to the tensors yet
@@ -152,6 +154,9 @@ void lib_locale_back(const locale_t *was);
 
 // attach.c
 void lib_destroy(struct nebula *n);
+// The agent was restarted: hands its new keys to the other ranks, which then connect to it once
+// more. Collective.
+NEB_MUST_CHECK enum neb_status lib_hand_keys(struct nebula *n);
 
 // tensors.c
 // NULL: none is declared with this name.
@@ -182,6 +187,8 @@ NEB_MUST_CHECK enum neb_status lib_write(struct nebula *n, const struct agent_mo
 // Digests of the frozen tensors. Those that are not registered as a whole are left out: n_frozen
 // becomes smaller.
 NEB_MUST_CHECK enum neb_status lib_digest_frozen(struct nebula *n);
+// Sets n->values, if the loop may already have the first parameters of the job.
+NEB_MUST_CHECK enum neb_status lib_digest_values(struct nebula *n);
 uint64_t lib_held(void *user, int32_t unit, int rank);
 // The owner of a unit; without an exchange the rank that holds most of it.
 int lib_owner(const struct nebula *n, int32_t unit);
@@ -239,6 +246,7 @@ enum lib_call { // after those of the exchange (shards_state.h)
     LIB_DIGEST,
     LIB_GATHER,
     LIB_BRING,
+    LIB_KEYS,
     LIB_END
 };
 NEB_MUST_CHECK enum neb_status lib_call(struct nebula *n, enum lib_call call);

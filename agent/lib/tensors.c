@@ -330,7 +330,7 @@ static enum neb_status model_is_declared(const struct nebula *n) {
 // A frozen base under trained adapters. A group with `exchange: never` may differ.
 static bool must_be_equal(const struct nebula *n, const struct lib_tensor *t) {
     const struct agent_group *g = agent_job_group(&n->x.job, t->group);
-    return n->x.job.attached && !t->trained && !t->buffer && g->exchange != AGENT_GROUP_NEVER;
+    return !t->trained && !t->buffer && g->exchange != AGENT_GROUP_NEVER;
 }
 
 static enum neb_status find_exchanged(struct nebula *n) {

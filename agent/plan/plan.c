@@ -109,7 +109,8 @@ static enum neb_status add_updates(const struct agent_job *job, int32_t vocab,
 enum neb_status agent_plan_frames(const struct agent_job *job, struct intra_cost_job *out) {
     struct cmp_codec codec;
     int32_t members = out->members > 0 ? out->members : 2;
-    NEB_TRY(cmp_codec_parse(job->sync.codec, &codec));
+    bool alone = job->sync.scheme == AGENT_SCHEME_SYNCHRONOUS; // exchange_alone
+    NEB_TRY(cmp_codec_parse(alone ? "fp32" : job->sync.codec, &codec));
     NEB_TRY(agent_profile_frames(&codec, members, &out->frames));
     if (job->sync.gate == AGENT_GATE_PRIVATE) // integers of 16 bits, and no streams of a codec
         out->frames = (struct intra_cost_frames){.work = 2, .update = 2};

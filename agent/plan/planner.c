@@ -232,8 +232,8 @@ enum neb_status agent_planner_run(const struct agent_job *job, int32_t vocab,
                                      .outer = federated || agent_job_steps_alone(job),
                                      .outer_single = job->sync.gate == AGENT_GATE_PRIVATE,
                                      .fragments = agent_job_fragments(job),
-                                     .members = agent_job_exchanging(job)};
-    if (federated)
+                                     .members = federated ? agent_job_exchanging(job) : 1};
+    if (s.base.outer)
         NEB_TRY(agent_plan_frames(job, &s.base));
     for (int32_t i = 0; i < out->n; i++)
         out->clusters[i] =

@@ -45,7 +45,7 @@ static struct intra_model_config model_of(const struct planning *p, enum agent_r
     }
 }
 
-static struct intra_cost_side work_of(const struct planning *p, enum agent_role role) {
+static struct intra_cost_side work_of(const struct planning *p, int cluster, enum agent_role role) {
     const struct agent_job *j = p->job;
     double n = (double)j->batch * j->seq_len;
     struct intra_cost_side w = {.tokens = n, .length = j->seq_len, .targets = n, .learns = true};
@@ -59,6 +59,7 @@ static struct intra_cost_side work_of(const struct planning *p, enum agent_role 
     w.length = p->text->length;
     w.targets = p->text->targets;
     w.soft_k = CMP_SOFT_K_MAX; // always, whatever distill.k is
+    w.decodes = agent_distill_decodes(j, cluster);
     w.labels = agent_job_role(j, AGENT_ROLE_TEACHER) >= 0 || j->distill.cache[0];
     if (role == AGENT_ROLE_TEACHER) {
         w.learns = j->distill.learn;
@@ -95,7 +96,7 @@ static struct agent_planned_side side_of(const struct planning *p, int32_t i,
     const struct agent_cluster *c = &j->clusters[i];
     const struct agent_site *site = &p->sites[i];
     const struct intra_rates *r = &site->profile.rates;
-    struct intra_cost_side w = work_of(p, role);
+    struct intra_cost_side w = work_of(p, i, role);
     int32_t ranks = agent_cluster_ranks(c);
     struct agent_planned at = {
         .job = {
@@ -163,6 +164,9 @@ static enum neb_status bytes_of(const struct planning *p, struct agent_planner_s
     NEB_TRY(
         agent_label_bytes(j->distill.k, model_of(p, AGENT_ROLE_TEACHER).vocab, targets, &label));
     out->batch_bytes = out->unit * label;
+    if (j->distill.source == AGENT_TEXT_TEACHER) // its text comes with the labels
+        out->batch_bytes +=
+            (double)j->distill.mix * p->text->tokens * j->accumulate * p->text->id_bytes;
     if (j->distill.pushed)
         out->back_bytes = p->text->tokens * j->accumulate * p->text->id_bytes;
     return NEB_OK;
@@ -210,8 +214,9 @@ static void flow(const struct planning *p, const struct inter_wan_path *path,
     bool apart = j->mode == AGENT_MODE_DISTILL && !j->distill.learn && !j->distill.relay &&
                  !j->distill.federate;
     double slowest = 0, all = 0;
+    enum agent_role makes = x->sides[x->producer].role;
     for (int32_t i = 0; i < x->n; i++)
-        if (i != x->producer)
+        if (x->sides[i].role != makes)
             slowest = fmax(slowest, x->sides[i].batch_s);
     struct inter_stream_load l = load_of(j, x, slowest);
     inter_stream_cost(path, &l, &x->flow);
@@ -222,7 +227,7 @@ static void flow(const struct planning *p, const struct inter_wan_path *path,
     for (int32_t i = 0; i < x->n; i++) {
         struct agent_planned_side *s = &x->sides[i];
         struct inter_stream_flow own = x->flow;
-        if (i == x->producer)
+        if (s->role == makes)
             continue;
         if (apart) {
             l.consumer_s = s->batch_s;
@@ -232,9 +237,13 @@ static void flow(const struct planning *p, const struct inter_wan_path *path,
         s->wait = fmax(0, 1 - own.rate * s->batch_s);
         all += own.rate;
     }
-    struct agent_planned_side *from = &x->sides[x->producer];
-    from->rate = j->distill.relay ? rate : all;
-    from->wait = fmax(0, 1 - from->rate * from->batch_s);
+    for (int32_t i = 0; i < x->n; i++) {
+        struct agent_planned_side *from = &x->sides[i];
+        if (from->role != makes)
+            continue;
+        from->rate = j->distill.relay ? rate : all;
+        from->wait = fmax(0, 1 - from->rate * from->batch_s);
+    }
     x->wall_s = (double)x->batches / rate;
 }
 
@@ -287,8 +296,12 @@ enum neb_status agent_planner_streams(const struct agent_job *job,
     x->served = rtd || job->distill.relay ? 1 : agent_distill_students(job);
     x->batches = rtd ? (job->steps * job->rtd.discriminator_steps + cycle - 1) / cycle : job->steps;
     x->travels = x->producer >= 0 && job->sync.scheme != AGENT_SCHEME_SYNCHRONOUS;
-    for (int32_t i = 0; i < x->n; i++)
+    for (int32_t i = 0; i < x->n; i++) {
         x->sides[i] = side_of(&p, i, job->clusters[i].role);
+        if (job->clusters[i].role == AGENT_ROLE_TEACHER &&
+            x->sides[i].batch_s > x->sides[x->producer].batch_s)
+            x->producer = i; // students wait for the slowest teacher
+    }
     if (!x->travels) {
         alone(job, x);
         return rounds(&p, x);
@@ -297,8 +310,9 @@ enum neb_status agent_planner_streams(const struct agent_job *job,
     path.members = 2;
     NEB_TRY(bytes_of(&p, x));
     flow(&p, &path, x);
-    x->sent_bytes = x->flow.sent_s * x->wall_s * x->served;
-    x->came_bytes = x->flow.back_s * x->wall_s * x->served;
+    double streams = x->served * fmax(1, agent_distill_teachers(job));
+    x->sent_bytes = x->flow.sent_s * x->wall_s * streams;
+    x->came_bytes = x->flow.back_s * x->wall_s * streams;
     return rounds(&p, x);
 }
 

@@ -95,14 +95,15 @@ static enum neb_status corpus(const struct agent_job *job, struct agent_planner_
     return NEB_OK;
 }
 
-// The shape of the teacher's checkpoint, without its parameters.
+// The shape of the checkpoint of the first teacher, without its parameters.
 static enum neb_status teacher(const struct agent_job *job, struct agent_planner_text *out) {
     struct intra_ckpt *c = NULL;
     struct intra_model *m = NULL;
-    if (job->mode != AGENT_MODE_DISTILL || !job->distill.teacher[0] ||
-        !neb_fs_exists(job->distill.teacher))
+    int first = agent_job_role(job, AGENT_ROLE_TEACHER);
+    const char *path = first < 0 ? job->distill.teacher : agent_distill_init(job, first);
+    if (job->mode != AGENT_MODE_DISTILL || !path[0] || !neb_fs_exists(path))
         return NEB_OK;
-    NEB_TRY(intra_ckpt_open(job->distill.teacher, false, &c));
+    NEB_TRY(intra_ckpt_open(path, false, &c));
     enum neb_status st = intra_hf_layout(c, &m);
     if (st == NEB_OK) {
         out->teacher = m->c;

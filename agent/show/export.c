@@ -111,7 +111,9 @@ static enum neb_status export_distill(const struct agent_job *job, const char *i
             if (teacher || i != student) // the first student is handled below
                 say_elsewhere(job, i, id, teacher ? "teacher" : "student");
         } else if (teacher) {
-            NEB_TRY(copy(from, both ? "teacher.ckpt" : "model.ckpt", dir, "teacher.ckpt"));
+            if (i == agent_job_role(job, AGENT_ROLE_TEACHER))
+                snprintf(name, sizeof name, "teacher.ckpt");
+            NEB_TRY(copy(from, both ? "teacher.ckpt" : "model.ckpt", dir, name));
         } else {
             NEB_TRY(copy(from, "model.ckpt", dir, first ? "model.ckpt" : name));
             first = false;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/show/trace.h"
+#include "agent/base/array.h"
 #include "agent/base/member_set.h"
 #include "agent/base/plain.h"
 #include "agent/job/json.h"
 #include "agent/show/report.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -98,8 +98,14 @@ static double field(const json_t *line, const char *key, double otherwise) {
     return isfinite(x) ? x : otherwise;
 }
 
+// A figure of another site may be no integer: 1e300 fits none.
+static int64_t whole(const json_t *line, const char *key, int64_t otherwise) {
+    const json_t *x = json_object_get(line, key);
+    return json_is_integer(x) ? (int64_t)json_integer_value(x) : otherwise;
+}
+
 static void on_step(struct trace *t, struct cluster *c, double at, const json_t *line) {
-    int64_t step = (int64_t)field(line, "step", 0);
+    int64_t step = whole(line, "step", 0);
     char name[64];
     if (isfinite(c->t) && step > c->step) { // else the job was resumed from an earlier checkpoint
         snprintf(name, sizeof name, "steps %lld-%lld", (long long)c->step + 1, (long long)step);
@@ -113,22 +119,18 @@ static void on_step(struct trace *t, struct cluster *c, double at, const json_t 
 }
 
 static void on_round(struct trace *t, const struct cluster *c, double at, const json_t *line) {
-    if (t->n_marks == t->cap) {
-        size_t cap = t->cap ? 2 * t->cap : 256;
-        struct mark *more = realloc(t->marks, cap * sizeof *more);
-        if (!more) {
-            t->oom = true;
-            return;
-        }
-        t->marks = more;
-        t->cap = cap;
+    struct mark *m = neb_array_more(t->marks, t->n_marks, &t->cap, 256, sizeof *m);
+    if (!m) {
+        t->oom = true;
+        return;
     }
-    struct mark *m = &t->marks[t->n_marks++];
+    t->marks = m;
+    m = &t->marks[t->n_marks++];
     *m = (struct mark){.cluster = (int)(c - t->clusters),
-                       .round = (int64_t)field(line, "round", -1),
-                       .fragment = (int64_t)field(line, "fragment", 0),
-                       .payload = (int64_t)field(line, "payload_bytes", 0),
-                       .step = (int64_t)field(line, "step", 0),
+                       .round = whole(line, "round", -1),
+                       .fragment = whole(line, "fragment", 0),
+                       .payload = whole(line, "payload_bytes", 0),
+                       .step = whole(line, "step", 0),
                        .stall = field(line, "stall_s", 0),
                        .merged = at};
     m->merge = at - field(line, "apply_s", 0);
@@ -325,8 +327,6 @@ enum neb_status agent_trace_write(const char *metrics, const char *job, FILE *ou
     *events = t->events;
     if (st == NEB_OK && t->oom)
         st = neb_fail(NEB_ERR_NOMEM, "out of memory for a trace");
-    if (st == NEB_OK && ferror(out))
-        st = neb_fail_errno("cannot write the trace");
     free(t->marks);
     free(t);
     return st;

@@ -20,6 +20,7 @@
 #include <stdio.h>
 
 // metrics: path of metrics.jsonl. *events: number of events; 0: the run has no lines yet.
+// The caller checks whether `out` took them, because it knows the name of that file.
 // NEB_ERR_IO, NEB_ERR_NOMEM (logged); NEB_ERR_NOT_FOUND: no such file.
 NEB_MUST_CHECK enum neb_status agent_trace_write(const char *metrics, const char *job, FILE *out,
                                                  int64_t *events);

@@ -23,6 +23,10 @@ static enum neb_status key_of(const struct agent_job *j, int32_t student, const 
     neb_buf_f32(&b, j->distill.temperature);
     if (j->distill.task != AGENT_TASK_TRANSLATE)
         neb_buf_u32(&b, (uint32_t)j->distill.task);
+    if (j->distill.source != AGENT_TEXT_CORPUS) {
+        neb_buf_u32(&b, (uint32_t)j->distill.source);
+        neb_buf_f32(&b, j->distill.mix);
+    }
     enum neb_status st = neb_buf_check(&b);
     if (st == NEB_OK)
         neb_sha256(b.p, b.len, sha);
@@ -58,6 +62,11 @@ static enum neb_status file_of(const char *dir, int64_t step, char *path, size_t
     char name[32];
     snprintf(name, sizeof name, "%08lld.soft", (long long)step);
     return neb_path(path, cap, dir, name);
+}
+
+bool agent_distill_cache_has(const char *dir, int64_t step) {
+    char path[NEB_PATH_MAX];
+    return file_of(dir, step, path, sizeof path) == NEB_OK && neb_fs_exists(path);
 }
 
 enum neb_status agent_distill_cache_read(const char *dir, int64_t step, struct neb_buf *out) {

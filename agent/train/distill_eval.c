@@ -43,17 +43,16 @@ enum neb_status distill_evaluate(struct agent_distill_side *s, double *loss, jso
                                         .longest = s->job.seq_len,
                                         .max_tokens = s->job.seq_len,
                                         .alpha = 1};
-    struct agent_translate_result r = {.chrf = NAN};
+    struct agent_translate_result r = {.chrf = NAN, .bleu = NAN};
     NEB_TRY(held_out(s, loss));
     if (s->job.distill.task == AGENT_TASK_TRANSLATE)
-        NEB_TRY(agent_translate(s->corpus, agent_translate_split(s->corpus), s->at.K,
-                                distill_model(s), &o, &r));
+        NEB_TRY(agent_translate(s->corpus, agent_translate_split(s->corpus), s->group, &o, &r));
     double rows = (double)s->s.label_rows;
-    *quality =
-        json_pack("{s:o,s:o,s:I,s:i,s:f,s:o,s:f}", "chrf", agent_json_number(r.chrf), "eval_loss",
-                  agent_json_number(*loss), "pairs", (json_int_t)r.pairs, "beam", o.beam,
-                  "decode_s", r.seconds, "label_bytes_per_target_token",
-                  rows > 0 ? json_real((double)s->s.f.batch_bytes / rows) : json_null(),
-                  "taught_share", s->s.targets ? (double)s->s.taught / (double)s->s.targets : 0.0);
+    *quality = json_pack(
+        "{s:o,s:o,s:o,s:I,s:i,s:f,s:o,s:f}", "chrf", agent_json_number(r.chrf), "bleu",
+        agent_json_number(r.bleu), "eval_loss", agent_json_number(*loss), "pairs",
+        (json_int_t)r.pairs, "beam", o.beam, "decode_s", r.seconds, "label_bytes_per_target_token",
+        rows > 0 ? json_real((double)s->s.f.batch_bytes / rows) : json_null(), "taught_share",
+        s->s.targets ? (double)s->s.taught / (double)s->s.targets : 0.0);
     return *quality ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory making a report");
 }

@@ -22,9 +22,9 @@ enum neb_status distill_role_create(struct agent_side *x) {
     if (!r)
         return neb_fail(NEB_ERR_NOMEM, "out of memory starting a worker");
     x->own = r;
-    // the reference has one student
-    int32_t student = x->second ? 0 : agent_distill_student(&w->x.job, w->x.cluster);
-    NEB_TRY(agent_distill_create(&w->x.job, x->role->is, student, w->corpus, &x->at, &r->side));
+    // the reference has one teacher and one student
+    int32_t index = x->reference ? 0 : agent_distill_index(&w->x.job, w->x.cluster);
+    NEB_TRY(agent_distill_create(&w->x.job, x->role->is, index, w->corpus, &x->at, &r->side));
     x->group = r->side->group;
     x->learns = r->side->learns;
     x->model = distill_model(r->side);
@@ -32,9 +32,10 @@ enum neb_status distill_role_create(struct agent_side *x) {
     x->stats = &r->side->stats;
     // Without a checkpoint a student of rounds may have learned before its disk was lost, and the
     // teacher may have forgotten those labels since.
-    if (x->role->is == AGENT_ROLE_STUDENT && agent_distill_federates(&w->x.job))
-        r->at.labels[0] = INTER_STREAM_ANYWHERE;
-    return open_cache(x, r, student);
+    for (int i = 0; i < AGENT_CLUSTERS_MAX; i++)
+        if (x->role->is == AGENT_ROLE_STUDENT && agent_distill_federates(&w->x.job))
+            r->at.labels[i] = INTER_STREAM_ANYWHERE;
+    return open_cache(x, r, index);
 }
 
 void distill_role_destroy(struct agent_side *x) {
@@ -78,6 +79,7 @@ enum neb_status distill_role_save(const struct agent_side *x, struct intra_ckpt_
     struct distill_cursors at = cursors(r);
     r->side->s.seq = at.labels[0];
     NEB_TRY(side_put_state(w, &layout, x->role->is, &r->side->s));
+    NEB_TRY(distill_own_save(r->side, w));
     if (x->learns)
         NEB_TRY(intra_group_save(x->group, w));
     return intra_ckpt_add(w, "distill.cursors", INTRA_U64, sizeof at / sizeof(uint64_t), 1, &at);
@@ -88,6 +90,7 @@ enum neb_status distill_role_restore(struct agent_side *x, const struct intra_ck
     NEB_TRY(side_get_state(c, &layout, x->role->is, &r->side->s));
     if (r->side->s.f.step < 0)
         return side_misfit(c);
+    NEB_TRY(distill_own_restore(r->side, c));
     if (x->learns)
         NEB_TRY(intra_group_restore(x->group, c));
     return intra_ckpt_read(c, "distill.cursors", INTRA_U64, sizeof r->at / sizeof(uint64_t), 1,
@@ -96,6 +99,16 @@ enum neb_status distill_role_restore(struct agent_side *x, const struct intra_ck
 
 // ---- the report ---------------------------------------------------------------------------------
 
+// Of the teacher that the student has waited for longest.
+static const struct agent_stream *longest_stall(const struct distill_run *r) {
+    const struct agent_stream *most = r->streams[0];
+    for (int32_t i = 1; i < r->n_streams; i++) {
+        const struct agent_stall *a = &r->streams[i]->stall, *b = &most->stall;
+        most = a->peer_s + a->link_s > b->peer_s + b->link_s ? r->streams[i] : most;
+    }
+    return most;
+}
+
 enum neb_status distill_role_report(struct agent_side *x, bool done, double *loss, json_t **more) {
     struct distill_run *r = x->own;
     bool teacher = x->role->is == AGENT_ROLE_TEACHER;
@@ -103,7 +116,7 @@ enum neb_status distill_role_report(struct agent_side *x, bool done, double *los
     if (done)
         NEB_TRY(distill_evaluate(r->side, loss, &quality));
     if (quality && !teacher && r->n_streams)
-        json_object_set_new(quality, "stall", agent_stream_stall(r->streams[0]));
+        json_object_set_new(quality, "stall", agent_stream_stall(longest_stall(r)));
     *more = json_pack("{s:s,s:i,s:I,s:I,s:o?}", "role", teacher ? "teacher" : "student", "vocab",
                       x->model->c.vocab, "steps_alone", (json_int_t)r->alone, "label_rows",
                       (json_int_t)r->side->s.label_rows, "quality", quality);

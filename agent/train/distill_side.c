@@ -58,7 +58,7 @@ static enum neb_status teacher_from(struct agent_distill_side *s, const struct i
     struct intra_model_config m;
     struct intra_trainable trainable;
     NEB_TRY(intra_model_read_config(c, &m, &trainable));
-    NEB_TRY(agent_distill_teacher_fits(&s->job, intra_corpus_vocab(s->corpus), &m));
+    NEB_TRY(agent_distill_teacher_fits(&s->job, s->cluster, intra_corpus_vocab(s->corpus), &m));
     if (s->learns || s->job.distill.task != AGENT_TASK_TRANSLATE)
         m.mask = agent_distill_mask(&s->job);
     if (s->learns) {
@@ -70,7 +70,7 @@ static enum neb_status teacher_from(struct agent_distill_side *s, const struct i
 }
 
 static enum neb_status make_teacher(struct agent_distill_side *s) {
-    const char *path = s->job.distill.teacher;
+    const char *path = s->init_from;
     const struct intra_trainable full = {.mode = INTRA_TRAIN_FULL};
     struct intra_ckpt *c = NULL;
     struct intra_model_config m = shape(s);
@@ -94,10 +94,6 @@ static enum neb_status student_from(struct agent_distill_side *s, const char *pa
 
 static enum neb_status make_student(struct agent_distill_side *s) {
     struct intra_model_config m = shape(s);
-    if (m.vocab < intra_corpus_vocab(s->corpus))
-        return neb_fail(NEB_ERR_INVALID,
-                        "model.vocab %d is smaller than the corpus's vocabulary of %d", m.vocab,
-                        intra_corpus_vocab(s->corpus));
     NEB_TRY(make_group(s, &m, &s->job.trainable));
     return s->job.init_from[0] ? student_from(s, s->job.init_from) : NEB_OK;
 }
@@ -107,7 +103,9 @@ static enum neb_status allocate(struct agent_distill_side *s) {
     size_t n = (size_t)s->budget, V = (size_t)distill_model(s)->c.vocab,
            // k 0 (all logits) is never sent: it is for both sides in one process
         wide = s->job.distill.k ? CMP_SOFT_K_MAX : V,
-           micros = sends ? (size_t)s->job.accumulate : 1, rows = micros * n;
+           teachers = (size_t)agent_distill_teachers(&s->job),
+           mixed = teachers > 1 ? teachers + 1 : 1,
+           micros = sends ? (size_t)s->job.accumulate : mixed, rows = micros * n;
     s->rows = calloc(rows, sizeof *s->rows);
     s->row_ids = calloc(rows * CMP_SOFT_K_MAX, sizeof *s->row_ids);
     s->row_logp = calloc(rows * wide, sizeof *s->row_logp);
@@ -124,7 +122,7 @@ static enum neb_status allocate(struct agent_distill_side *s) {
 }
 
 enum neb_status agent_distill_create(const struct agent_job *job, enum agent_role role,
-                                     int32_t student, const struct intra_corpus *corpus,
+                                     int32_t index, const struct intra_corpus *corpus,
                                      const struct intra_place *at,
                                      struct agent_distill_side **out) {
     enum neb_status st = NEB_OK;
@@ -133,9 +131,15 @@ enum neb_status agent_distill_create(const struct agent_job *job, enum agent_rol
         return neb_fail(NEB_ERR_NOMEM, "out of memory creating a side of mode distill");
     s->job = *job;
     s->role = role;
-    s->learns = role == AGENT_ROLE_STUDENT || !job->distill.teacher[0] || job->distill.learn;
-    s->student = student;
-    s->init = student > 0 && job->distill.relay ? (uint64_t)student << 32 : 0;
+    if (role == AGENT_ROLE_TEACHER) {
+        s->cluster = agent_distill_teacher(job, index);
+        snprintf(s->init_from, sizeof s->init_from, "%s", agent_distill_init(job, s->cluster));
+        s->init = (uint64_t)index << 32; // teachers that begin without a checkpoint differ
+    } else {
+        s->student = index;
+        s->init = index > 0 && job->distill.relay ? (uint64_t)index << 32 : 0;
+    }
+    s->learns = role == AGENT_ROLE_STUDENT || !s->init_from[0] || job->distill.learn;
     agent_distill_batches_of(job, &s->student, &s->n_students);
     s->budget = job->batch * job->seq_len;
     s->corpus = corpus;
@@ -160,6 +164,7 @@ enum neb_status agent_distill_create(const struct agent_job *job, enum agent_rol
     if (s->learns)
         s->s.f.loss_first = s->s.f.loss_last = NAN; // no step yet
     NEB_TRY_GOTO(allocate(s), fail);
+    NEB_TRY_GOTO(distill_own_create(s), fail);
     *out = s;
     return NEB_OK;
 fail:
@@ -171,6 +176,7 @@ void agent_distill_destroy(struct agent_distill_side **sp) {
     struct agent_distill_side *s = *sp;
     if (!s)
         return;
+    distill_own_destroy(s);
     intra_group_destroy(&s->group);
     intra_pair_batch_free(&s->batch);
     intra_pairs_destroy(&s->pairs);

@@ -45,7 +45,7 @@ static bool wants_no_more(struct distill_run *r, int32_t i) {
 static enum neb_status leave_out(struct distill_run *r, int32_t i) {
     int64_t left = r->side->job.steps - r->labelled[i];
     neb_info("%s needs no more labels: the last %lld are not made",
-             r->side->job.clusters[r->student_of[i]].name, (long long)left);
+             r->side->job.clusters[r->other[i]].name, (long long)left);
     r->side->s.f.step += left;
     r->labelled[i] = r->side->job.steps;
     r->streams[i]->next = (uint64_t)r->side->job.steps;
@@ -62,12 +62,11 @@ static int32_t choose_k(struct agent_side *x, int32_t i) {
     char reason[200];
     struct agent_label_view view = {t->next, t->arrived, t->taken, t->path};
     if (agent_label_rate_next(rate, neb_now(), &view, reason, sizeof reason))
-        exchange_metrics(&x->w->x,
-                         json_pack("{s:s,s:I,s:s,s:i,s:f,s:f,s:s}", "kind", "labels", "step",
-                                   (json_int_t)r->labelled[i], "student",
-                                   x->w->x.job.clusters[r->student_of[i]].name, "k", rate->k,
-                                   "goodput_bps", t->path.goodput_bps, "waited_s",
-                                   neb_seconds(t->path.waited), "reason", reason));
+        exchange_metrics(&x->w->x, json_pack("{s:s,s:I,s:s,s:i,s:f,s:f,s:s}", "kind", "labels",
+                                             "step", (json_int_t)r->labelled[i], "student",
+                                             x->w->x.job.clusters[r->other[i]].name, "k", rate->k,
+                                             "goodput_bps", t->path.goodput_bps, "waited_s",
+                                             neb_seconds(t->path.waited), "reason", reason));
     return rate->k;
 }
 
@@ -122,6 +121,8 @@ static enum neb_status learn(struct agent_side *x, struct side_turn *t) {
     struct agent_stream *s = r->streams[i];
     bool stored = s->next < s->stored;
     uint64_t rows = r->side->s.label_rows;
+    if (r->side->own.micros)
+        exchange_heartbeat(&x->w->x, false, 0); // answers take longer than a step
     if (!stored || x->w->x.job.distill.learn)
         NEB_TRY(
             agent_distill_label(r->side, i, r->labelled[i], choose_k(x, i), t->p, t->n, &x->made));

@@ -137,13 +137,6 @@ enum neb_status agent_rtd_create(const struct agent_job *job, enum agent_role ro
         st = neb_fail(NEB_ERR_NOMEM, "out of memory for a step of %d tokens", s->n);
         goto fail;
     }
-    if (job->model.vocab && job->model.vocab != s->vocab + 1) {
-        st = neb_fail(NEB_ERR_INVALID,
-                      "model.vocab is %d; mode rtd needs the corpus's %d and one more for the "
-                      "mask: set model.vocab to 0, and the program sets it",
-                      job->model.vocab, s->vocab);
-        goto fail;
-    }
     NEB_TRY_GOTO(cmp_tokens_create(&s->wire), fail);
     if (role == AGENT_ROLE_GENERATOR || !job->rtd.push_text) // else the text comes with the batches
         NEB_TRY_GOTO(agent_job_sampler(&s->job, agent_job_role(&s->job, AGENT_ROLE_GENERATOR),

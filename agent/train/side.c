@@ -4,6 +4,7 @@
 #include "agent/base/log.h"
 #include "agent/job/sides.h"
 #include "agent/train/follow.h"
+#include "agent/train/side_check.h"
 
 #include <math.h>
 
@@ -261,11 +262,7 @@ static enum neb_status set_place(struct agent_side *x) {
     struct agent_worker *w = x->w;
     const struct agent_cluster *c = &w->x.job.clusters[w->x.cluster];
     NEB_TRY(intra_corpus_open(agent_job_corpus(&w->x.job, w->x.cluster), true, &w->corpus));
-    if (intra_corpus_streams(w->corpus))
-        return neb_fail(NEB_ERR_INVALID,
-                        "cluster %s: modes rtd and distill take no corpus that streams: build it "
-                        "without `stream`",
-                        c->name);
+    NEB_TRY(agent_side_corpus_fits(&w->x.job, w->x.cluster, w->corpus));
     NEB_TRY(kern_cpu_create(w->world ? w->threads : c->threads, &w->K));
     if (agent_job_takes_devices(&w->x.job))
         NEB_TRY(worker_device_open(w));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/base/log.h"
 #include "agent/train/side.h"
+#include "agent/train/side_check.h"
 
 static const neb_ns taken_patience = 60 * NEB_S;
 
@@ -33,16 +34,8 @@ static enum neb_status set_terms(const struct intra_corpus *corpus, bool shards,
 enum neb_status side_stream(struct agent_side *x, const struct inter_stream_config *given,
                             double batch_bytes, bool shards, uint64_t next,
                             struct agent_stream **out) {
-    const struct agent_job *j = &x->w->x.job;
     struct inter_stream_config c = *given;
-    if (batch_bytes > INTER_STREAM_BATCH_MAX)
-        return neb_fail(NEB_ERR_LIMIT,
-                        "a step of %d x %d x %d tokens makes batches of up to %.0f bytes, but a "
-                        "stream takes at most %d: lower data.batch, data.accumulate%s",
-                        j->accumulate, j->batch, j->seq_len, batch_bytes, INTER_STREAM_BATCH_MAX,
-                        j->mode != AGENT_MODE_DISTILL ? " or data.seq_len"
-                        : j->distill.k_max            ? " or distill.k_max"
-                                                      : " or distill.k");
+    NEB_TRY(agent_side_batch_fits(&x->w->x.job, batch_bytes));
     NEB_ASSERT(x->n_streams < SIDE_STREAMS_MAX);
     agent_stream_limits(&c, batch_bytes);
     NEB_TRY(set_terms(x->w->corpus, shards, &c));

@@ -103,6 +103,10 @@ static void print_distill(const json_t *q, FILE *out) {
             name, agent_loss_text(agent_json_get(c, "eval_loss"), loss, sizeof loss), chrf,
             agent_json_get(c, "pairs"), agent_json_get(c, "beam"));
     }
+    json_object_foreach(json_object_get(q, "clusters"), name,
+                        c) if (isfinite(agent_json_get(c, "mapped_share")))
+        fprintf(out, "%-12s %.1f %% of the positions could be mapped from its vocabulary\n", name,
+                100 * agent_json_get(c, "mapped_share"));
     json_object_foreach(json_object_get(q, "clusters"), name, c)
         print_stall(name, json_object_get(c, "stall"), out);
     if (isfinite(agent_json_get(q, "label_bytes_per_target_token")))

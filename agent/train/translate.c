@@ -2,11 +2,10 @@
 #include "agent/train/translate.h"
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"
-#include "agent/base/moved.h"
 #include "intra/data/tokenizer.h"
 #include "intra/data/tokenizer_files.h"
-#include "intra/model/translate.h"
-#include "intra/train/trainer.h"
+#include "intra/model/score.h"
+#include "intra/train/decode.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -19,14 +18,18 @@ enum intra_split agent_translate_split(const struct intra_corpus *corpus) {
     return INTRA_VALID;
 }
 
+enum { CHUNK = 512 }; // pairs that are decoded in one call
+
 struct run {
     const struct agent_translate_options *o;
-    const struct intra_model *m;
+    struct intra_group *group;
     struct intra_tokenizer *t;
-    struct intra_decoder *d;
     struct intra_pairs *pairs;
     struct intra_chrf chrf;
-    int32_t *ids, *out;
+    struct intra_bleu bleu;
+    int32_t *ids, *out; // (CHUNK, longest + 1) (CHUNK, max_tokens)
+    struct intra_prompt prompts[CHUNK];
+    int32_t n_ids[CHUNK];
 };
 
 static void line(FILE *f, const char *text) {
@@ -34,33 +37,54 @@ static void line(FILE *f, const char *text) {
         fprintf(f, "%s\n", text);
 }
 
-static enum neb_status one(struct run *r, uint64_t i, struct agent_translate_result *result) {
+static enum neb_status score(struct run *r, int32_t i, struct agent_translate_result *result) {
+    const struct intra_prompt *p = &r->prompts[i];
     char *hypothesis = NULL, *reference = NULL, *source = NULL;
-    int32_t prefix, got, n = intra_pairs_get(r->pairs, i, r->ids, &prefix, NULL);
-    struct intra_beam_config c = {r->o->beam, r->o->max_tokens, r->o->alpha,
-                                  intra_pairs_eos(r->pairs)};
-    enum neb_status st = intra_decode(r->d, r->ids, prefix, &c, r->out, &got);
+    enum neb_status st = intra_tokenizer_decode(r->t, p->out, (size_t)p->got, &hypothesis);
     if (st == NEB_OK)
-        st = intra_tokenizer_decode(r->t, r->out, (size_t)got, &hypothesis);
+        st = intra_tokenizer_decode(r->t, p->tokens + p->n, (size_t)(r->n_ids[i] - p->n - 1),
+                                    &reference);
     if (st == NEB_OK)
-        st = intra_tokenizer_decode(r->t, r->ids + prefix, (size_t)(n - prefix - 1), &reference);
-    if (st == NEB_OK)
-        st = intra_tokenizer_decode(r->t, r->ids, (size_t)prefix - 1, &source);
+        st = intra_tokenizer_decode(r->t, p->tokens, (size_t)p->n - 1, &source);
     if (st == NEB_OK) {
-        for (char *p = hypothesis; *p; p++) // the vocabulary can have a piece for a newline
-            *p = *p == '\n' || *p == '\r' ? ' ' : *p;
+        for (char *c = hypothesis; *c; c++) // the vocabulary can have a piece for a newline
+            *c = *c == '\n' || *c == '\r' ? ' ' : *c;
         line(r->o->hypotheses, hypothesis);
         line(r->o->references, reference);
         line(r->o->sources, source);
         st = intra_chrf_add(&r->chrf, hypothesis, reference);
     }
+    if (st == NEB_OK)
+        st = intra_bleu_add(&r->bleu, hypothesis, reference);
     free(hypothesis);
     free(reference);
     free(source);
-    neb_moved_add(1); // a sign of progress: thousands of pairs may take an hour
     result->pairs++;
-    result->tokens += got;
+    result->tokens += p->got;
     return st;
+}
+
+// Translates the pairs [from, to) of n, which are spread over the `have` of the split.
+static enum neb_status chunk(struct run *r, uint64_t from, uint64_t to, uint64_t n, uint64_t have,
+                             struct agent_translate_result *result) {
+    size_t each = (size_t)r->o->longest + 1;
+    struct intra_decode_config c = {.beam = r->o->beam,
+                                    .alpha = r->o->alpha,
+                                    .eos = intra_pairs_eos(r->pairs),
+                                    .longest = r->o->longest,
+                                    .prefix = true};
+    for (uint64_t i = from; i < to; i++) {
+        struct intra_prompt *p = &r->prompts[i - from];
+        int32_t *ids = r->ids + (i - from) * each;
+        *p = (struct intra_prompt){.tokens = ids,
+                                   .most = r->o->max_tokens,
+                                   .out = r->out + (i - from) * (size_t)r->o->max_tokens};
+        r->n_ids[i - from] = intra_pairs_get(r->pairs, i * have / n, ids, &p->n, NULL);
+    }
+    NEB_TRY(intra_decode(r->group, &c, r->prompts, (int32_t)(to - from)));
+    for (uint64_t i = from; i < to; i++)
+        NEB_TRY(score(r, (int32_t)(i - from), result));
+    return NEB_OK;
 }
 
 static enum neb_status one_source(struct run *r, const struct intra_corpus *corpus,
@@ -78,39 +102,42 @@ static enum neb_status one_source(struct run *r, const struct intra_corpus *corp
     uint64_t have = intra_pairs_count(r->pairs), n = have;
     if (r->o->max_pairs && (uint64_t)r->o->max_pairs < have)
         n = (uint64_t)r->o->max_pairs;
-    for (uint64_t i = 0; i < n && st == NEB_OK; i++) // spread over the whole split
-        st = one(r, i * have / n, result);
+    for (uint64_t i = 0; i < n && st == NEB_OK; i += CHUNK)
+        st = chunk(r, i, n - i < CHUNK ? n : i + CHUNK, n, have, result);
     intra_pairs_destroy(&r->pairs);
     return st;
 }
 
 enum neb_status agent_translate(const struct intra_corpus *corpus, enum intra_split split,
-                                struct kern *K, const struct intra_model *m,
-                                const struct agent_translate_options *o,
+                                struct intra_group *group, const struct agent_translate_options *o,
                                 struct agent_translate_result *out) {
-    struct run r = {.o = o, .m = m};
+    struct run *r = calloc(1, sizeof *r);
     char path[NEB_PATH_MAX];
     enum neb_status st = NEB_OK;
     neb_ns start = neb_now();
     *out = (struct agent_translate_result){0};
-    r.ids = calloc((size_t)o->longest + 2, sizeof *r.ids);
-    r.out = calloc((size_t)o->max_tokens + 1, sizeof *r.out);
-    if (!r.ids || !r.out) {
+    if (!r)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory translating");
+    r->o = o;
+    r->group = group;
+    r->ids = calloc(CHUNK * ((size_t)o->longest + 1), sizeof *r->ids);
+    r->out = calloc(CHUNK * (size_t)o->max_tokens, sizeof *r->out);
+    if (!r->ids || !r->out) {
         st = neb_fail(NEB_ERR_NOMEM, "out of memory translating");
         goto out;
     }
     NEB_TRY_GOTO(intra_tokenizer_in(intra_corpus_dir(corpus), path, sizeof path), out);
-    NEB_TRY_GOTO(intra_tokenizer_open(path, &r.t), out);
-    NEB_TRY_GOTO(intra_decoder_create(K, m, o->beam, o->longest, &r.d), out);
+    NEB_TRY_GOTO(intra_tokenizer_open(path, &r->t), out);
     for (int32_t i = 0; i < intra_corpus_sources(corpus); i++)
-        NEB_TRY_GOTO(one_source(&r, corpus, split, i, out), out);
-    out->chrf = out->pairs ? intra_chrf_score(&r.chrf) : NAN;
+        NEB_TRY_GOTO(one_source(r, corpus, split, i, out), out);
+    out->chrf = out->pairs ? intra_chrf_score(&r->chrf) : NAN;
+    out->bleu = out->pairs ? intra_bleu_score(&r->bleu) : NAN;
     out->seconds = neb_seconds(neb_now() - start);
 out:
-    intra_decoder_destroy(&r.d);
-    intra_tokenizer_close(&r.t);
-    free(r.ids);
-    free(r.out);
+    intra_tokenizer_close(&r->t);
+    free(r->ids);
+    free(r->out);
+    free(r);
     return st;
 }
 
@@ -129,63 +156,60 @@ static enum neb_status open_file(const char *dir, const char *name, FILE **out) 
 }
 
 static enum neb_status close_file(FILE *f, const char *dir, const char *name) {
-    return !f || fclose(f) == 0 ? NEB_OK : neb_fail_errno("cannot write %s/%s", dir, name);
-}
-
-static enum neb_status load_model(const struct neb_vault *vault, const char *path,
-                                  struct intra_model **m) {
-    struct intra_ckpt *c = NULL;
-    NEB_TRY(intra_ckpt_open_in(vault, path, true, &c));
-    enum neb_status st = intra_model_load(c, m);
-    intra_ckpt_close(&c);
-    return st;
+    char path[NEB_PATH_MAX];
+    if (!f)
+        return NEB_OK;
+    snprintf(path, sizeof path, "%s/%s", dir, name); // it fits: the file was opened
+    return neb_fs_close(f, path);
 }
 
 static void print(const struct agent_translate_result *r, int beam, bool json) {
     if (json)
-        printf("{\"kind\": \"summary\", \"task\": \"translate\", \"chrf\": %.4f, \"pairs\": %lld, "
-               "\"tokens\": %lld, "
-               "\"beam\": %d, \"seconds\": %.3f}\n",
-               r->chrf, (long long)r->pairs, (long long)r->tokens, beam, r->seconds);
+        printf("{\"kind\": \"summary\", \"task\": \"translate\", \"chrf\": %.4f, \"bleu\": %.4f, "
+               "\"pairs\": %lld, \"tokens\": %lld, \"beam\": %d, \"seconds\": %.3f}\n",
+               r->chrf, r->bleu, (long long)r->pairs, (long long)r->tokens, beam, r->seconds);
     else
-        printf("chrF %.2f over %lld pairs (beam %d), %lld tokens in %.1f s\n", r->chrf,
-               (long long)r->pairs, beam, (long long)r->tokens, r->seconds);
+        printf("chrF %.2f, BLEU %.2f over %lld pairs (beam %d), %lld tokens in %.1f s\n", r->chrf,
+               r->bleu, (long long)r->pairs, beam, (long long)r->tokens, r->seconds);
+}
+
+static enum neb_status run_task(const struct agent_eval_translate *o, struct agent_decoder *d,
+                                const struct intra_corpus *corpus,
+                                struct agent_translate_options *t) {
+    struct agent_translate_result r;
+    if (intra_corpus_vocab(corpus) > d->model.vocab)
+        return neb_fail(
+            NEB_ERR_INVALID,
+            "the corpus has %d pieces, but the model has %d: it is not the model's vocabulary",
+            intra_corpus_vocab(corpus), d->model.vocab);
+    t->longest = o->seq_len ? o->seq_len : TRANSLATE_SEQ_MAX;
+    t->longest = t->longest < d->model.max_seq ? t->longest : d->model.max_seq;
+    t->max_tokens = t->longest;
+    NEB_TRY(agent_decoder_make(d, t->longest, INT32_MAX, o->beam > 1 ? 2 * o->beam : 1));
+    NEB_TRY(agent_translate(corpus, agent_translate_split(corpus), d->group, t, &r));
+    if (!r.pairs)
+        return neb_fail(NEB_ERR_INVALID, "%s holds no pairs of at most %d tokens to translate",
+                        o->corpus, t->longest);
+    print(&r, o->beam, o->json);
+    return NEB_OK;
 }
 
 enum neb_status agent_eval_translate(const struct agent_eval_translate *o) {
     struct intra_corpus *corpus = NULL;
-    struct intra_model *m = NULL;
-    struct kern *K = NULL;
+    struct agent_decoder d = {0};
     struct agent_translate_options t = {.beam = o->beam, .max_pairs = o->windows, .alpha = 1};
-    struct agent_translate_result r;
     enum neb_status st = NEB_OK;
-    NEB_TRY_GOTO(load_model(o->vault, o->checkpoint, &m), out);
-    NEB_TRY_GOTO(kern_cpu_create(o->threads, &K), out);
-    if (o->merge)
-        intra_lora_merge(K, m);
-    NEB_TRY_GOTO(intra_corpus_open(o->corpus, false, &corpus), out);
-    if (intra_corpus_vocab(corpus) > m->c.vocab) {
-        st = neb_fail(
-            NEB_ERR_INVALID,
-            "the corpus has %d pieces, but the model has %d: it is not the model's vocabulary",
-            intra_corpus_vocab(corpus), m->c.vocab);
+    NEB_TRY_GOTO(agent_decoder_open(&d, o->model), out);
+    if (agent_decoder_follows(&d))
         goto out;
-    }
+    NEB_TRY_GOTO(intra_corpus_open(o->corpus, false, &corpus), out);
     if (o->out) {
         NEB_TRY_GOTO(neb_fs_mkdirs(o->out, 0755), out);
         NEB_TRY_GOTO(open_file(o->out, names[0], &t.hypotheses), out);
         NEB_TRY_GOTO(open_file(o->out, names[1], &t.references), out);
         NEB_TRY_GOTO(open_file(o->out, names[2], &t.sources), out);
     }
-    t.longest = o->seq_len ? o->seq_len : TRANSLATE_SEQ_MAX;
-    t.longest = t.longest < m->c.max_seq ? t.longest : m->c.max_seq;
-    t.max_tokens = t.longest;
-    NEB_TRY_GOTO(agent_translate(corpus, agent_translate_split(corpus), K, m, &t, &r), out);
-    if (r.pairs)
-        print(&r, o->beam, o->json);
-    else
-        st = neb_fail(NEB_ERR_INVALID, "%s holds no pairs of at most %d tokens to translate",
-                      o->corpus, t.longest);
+    st = run_task(o, &d, corpus, &t);
 out:;
     FILE *const files[] = {t.hypotheses, t.references, t.sources};
     for (int i = 0; i < 3; i++) {
@@ -193,7 +217,6 @@ out:;
         st = st == NEB_OK ? closed : st;
     }
     intra_corpus_close(&corpus);
-    kern_destroy(&K);
-    intra_model_destroy(&m);
+    agent_decoder_close(&d);
     return st;
 }

@@ -3,9 +3,8 @@
 // of mode distill, and for `nebula eval CKPT --task translate`, which writes files for a scorer.
 #ifndef AGENT_TRANSLATE_H
 #define AGENT_TRANSLATE_H
-#include "agent/base/vault.h"
+#include "agent/train/decoder.h"
 #include "intra/data/pairs.h"
-#include "intra/model/model.h"
 
 #include <stdio.h>
 
@@ -18,15 +17,14 @@ struct agent_translate_options {
     FILE *hypotheses, *references, *sources;
 };
 struct agent_translate_result {
-    double chrf;
+    double chrf, bleu;
     int64_t pairs, tokens;
     double seconds;
 };
-// chrf: 0 to 100 (intra/model/translate.h), NAN if no pair of the split is short enough. tokens: of
-// the hypotheses.
+// With the group's model, on its mesh and device (intra/train/decode.h). chrf, bleu: 0 to 100
+// (intra/model/score.h), NAN if no pair of the split is short enough. tokens: of the hypotheses.
 NEB_MUST_CHECK enum neb_status agent_translate(const struct intra_corpus *corpus,
-                                               enum intra_split split, struct kern *K,
-                                               const struct intra_model *m,
+                                               enum intra_split split, struct intra_group *group,
                                                const struct agent_translate_options *o,
                                                struct agent_translate_result *out);
 // The split on which translations are measured: test, or the held-out one if the corpus has no test
@@ -34,20 +32,18 @@ NEB_MUST_CHECK enum neb_status agent_translate(const struct intra_corpus *corpus
 enum intra_split agent_translate_split(const struct intra_corpus *corpus);
 
 struct agent_eval_translate {
-    const char *checkpoint; // a file
-    // opens a sealed checkpoint; NULL: the checkpoint must be in clear
-    const struct neb_vault *vault;
+    const struct agent_decoder_options *model;
     const char *corpus; // a folder
     // Folder for hypotheses.txt, references.txt and sources.txt; NULL: writes none.
     const char *out;
-    int beam, windows, threads;
+    int beam, windows;
     // tokens of a pair, and of a source with its translation; 0: 1,024, or fewer if the model takes
     // fewer
     int seq_len;
-    bool merge, json;
+    bool json;
 };
-// Prints chrF, pairs and seconds; with `json` as one JSON object. NEB_ERR_INVALID: no pairs, or
-// another vocabulary than the model's.
+// Prints chrF, BLEU, pairs and seconds; with `json` as one JSON object. NEB_ERR_INVALID: no pairs,
+// or another vocabulary than the model's.
 NEB_MUST_CHECK enum neb_status agent_eval_translate(const struct agent_eval_translate *o);
 
 #endif

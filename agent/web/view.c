@@ -208,15 +208,19 @@ static bool of_worker(const char *kind) {
     return !strcmp(kind, "checkpoint") || !strcmp(kind, "tune") || !strcmp(kind, "labels");
 }
 
+// Seconds that something took. Another site may claim anything, and one page shows all sites.
+static double span(const json_t *line, const char *key) {
+    double s = 0;
+    number(line, key, &s);
+    return fmin(fmax(s, 0), 2 * 86400);
+}
+
 static void keep_round(struct course *c, const json_t *line, double merged) {
-    double round = NAN, fragment = 0, encode = 0, travel = 0, held = 0, apply = 0, stall = 0;
+    double round = NAN, fragment = 0, encode = span(line, "encode_s"),
+           travel = span(line, "travel_s"), held = span(line, "held_s"),
+           apply = span(line, "apply_s"), stall = span(line, "stall_s");
     number(line, "round", &round);
     number(line, "fragment", &fragment);
-    number(line, "encode_s", &encode);
-    number(line, "travel_s", &travel);
-    number(line, "held_s", &held);
-    number(line, "apply_s", &apply);
-    number(line, "stall_s", &stall);
     double merge = merged - apply, arrived = merge - held, sent = arrived - travel;
     const double words[ROUND_WORDS] = {round,   fragment, sent - encode, sent,
                                        arrived, merge,    merged,        stall};

@@ -23,4 +23,5 @@ foreach(folder ${folders})
 endforeach()
 file(REMOVE ${list})
 list(LENGTH files count)
-message(STATUS "${count} files removed; homes of agents (~/.nebula, /var/lib/nebula) stay")
+message(STATUS "${count} files removed; these stay: homes of agents (~/.nebula, /var/lib/nebula) "
+  "and texts (~/.cache/nebula)")

@@ -297,6 +297,8 @@ static enum neb_status reset_unit(void *arg, struct outer_slot *s) {
 }
 
 void inter_outer_reset(struct inter_outer *o, int32_t f) {
+    if (o->device) // a commit that was opened has the residual of before
+        o->device->opened = NULL;
     outer_each(o, &o->fragments[f], reset_unit, &(struct walk){.o = o});
 }
 

@@ -106,7 +106,7 @@ static neb_ns age_of(const struct inter_streams *s, uint32_t peer,
     return age < 0 ? 0 : age > 3600 * NEB_S ? -1 : age;
 }
 
-static void tell_terms(struct inter_streams *s, const struct inter_stream_key *k,
+static void tell_terms(struct inter_streams *s, const struct inter_stream_config *c,
                        const struct inter_stream_action *a) {
     static const uint8_t none[INTER_SHA_BYTES];
     char text[320], ours[2 * INTER_SHA_BYTES + 1], theirs[2 * INTER_SHA_BYTES + 1];
@@ -116,9 +116,9 @@ static void tell_terms(struct inter_streams *s, const struct inter_stream_key *k
              "%s differs between the clusters: here %s, there %s; both must use the same", a->term,
              memcmp(a->ours, none, sizeof none) ? ours : "none",
              memcmp(a->theirs, none, sizeof none) ? theirs : "none");
-    neb_log(NEB_LOG_ERROR, "stream %u: %s", k->id, text);
+    neb_log(NEB_LOG_ERROR, "stream %u: %s", c->key.id, text);
     if (s->cb.refused)
-        s->cb.refused(s->cb.user, k, text);
+        s->cb.refused(s->cb.user, c, true, text);
 }
 
 static void tell_worker(struct inter_streams *s, const struct inter_stream *t,
@@ -148,7 +148,7 @@ static enum neb_status carry_out(struct inter_streams *s, struct inter_stream *t
                      "the next drop",
                      c->key.id);
         return NEB_OK;
-    case INTER_STREAM_ACT_TERMS: tell_terms(s, &c->key, a); return NEB_OK;
+    case INTER_STREAM_ACT_TERMS: tell_terms(s, c, a); return NEB_OK;
     default: tell_worker(s, t, a); return NEB_OK;
     }
 }
@@ -333,7 +333,7 @@ static enum neb_status step_alone(struct inter_streams *s, struct inter_stream *
         return st;
     neb_last_error(text, sizeof text);
     if (s->cb.refused)
-        s->cb.refused(s->cb.user, &inter_stream_config_of(t)->key, text);
+        s->cb.refused(s->cb.user, inter_stream_config_of(t), false, text);
     drop_stream(s, t);
     return NEB_OK;
 }

@@ -19,8 +19,8 @@ struct inter_streams_callbacks {
     void (*act)(void *user, const struct inter_stream_config *c,
                 const struct inter_stream_action *a, const struct inter_stream_stats *now,
                 neb_ns age);
-    // The stream cannot go on. text is the reason, with both digests or numbers.
-    void (*refused)(void *user, const struct inter_stream_key *k, const char *text);
+    // The stream cannot go on. text is the reason. terms: a term differs; text has both digests.
+    void (*refused)(void *user, const struct inter_stream_config *c, bool terms, const char *text);
     // For a stream that is not open here: true if its job is done here, so that the stream is never
     // opened again, and `peer` is a cluster of the job.
     bool (*over)(void *user, const struct inter_stream_key *k, uint32_t peer);

@@ -209,17 +209,41 @@ void intra_ckpt_watch(struct intra_ckpt_writer *w, _Atomic uint64_t *written) {
     w->written = written;
 }
 
+// All parts are there: notes their digests.
+static enum neb_status add_digests(struct intra_ckpt_writer *w) {
+    struct neb_buf all = {0};
+    enum neb_status st = NEB_OK;
+    for (uint32_t k = 1; k <= w->parts && st == NEB_OK; k++) {
+        char path[NEB_PATH_MAX];
+        uint8_t digest[INTRA_PART_DIGEST];
+        st = intra_part_path(w->path, w->token, k, path, sizeof path);
+        if (st == NEB_OK)
+            st = intra_part_digest(path, digest);
+        if (st == NEB_OK)
+            neb_buf_add(&all, digest, sizeof digest);
+    }
+    if (st == NEB_OK)
+        st = neb_buf_check(&all);
+    if (st == NEB_OK)
+        st = intra_ckpt_add(w, INTRA_PARTS_DIGESTS, INTRA_BYTES, all.len, 1, all.p);
+    neb_buf_free(&all);
+    return st;
+}
+
 // The trailer: the header again, now with all fields, then the digest over index and header.
 enum neb_status intra_ckpt_commit(struct intra_ckpt_writer *w) {
     uint8_t header[HEADER_BYTES], digest[32];
     NEB_TRY(w->failed);
+    NEB_ASSERT(!w->left);
+    if (!w->sink && w->parts) {
+        NEB_TRY(intra_parts_wait(w->path, w->token, w->parts, INTRA_PARTS_IDLE_S * NEB_S));
+        NEB_TRY(add_digests(w));
+    }
     NEB_TRY(neb_buf_check(&w->index));
     NEB_TRY(neb_buf_check(&w->names));
     if (w->sink)
         return NEB_OK;
-    NEB_ASSERT(!w->left);
     NEB_TRY(check_names(w));
-    NEB_TRY(intra_parts_wait(w->path, w->token, w->parts, INTRA_PARTS_IDLE_S * NEB_S));
     put_header(header, w->at, w->index.len, w->n);
     neb_sha256_add(w->sha, w->index.p, w->index.len);
     neb_sha256_add(w->sha, header, sizeof header);
@@ -236,7 +260,8 @@ struct intra_ckpt {
     struct ckpt_file {
         struct neb_file *f;
         uint64_t len;
-    } * files; // (n_files) the file and its parts
+        uint8_t digest[INTRA_PART_DIGEST]; // over its index
+    } * files;                             // (n_files) the file and its parts
     uint32_t n_files;
     struct intra_ckpt_section *sections; // of all files
     // (n) by name, then in order; NULL until all files are open. Ranks write a section for each
@@ -309,7 +334,7 @@ static enum neb_status parse_entries(struct intra_ckpt *c, const char *path, uin
 // Adds the sections of one file to the list. b: a buffer for its index.
 static enum neb_status parse_index(struct intra_ckpt *c, const char *path, uint32_t part,
                                    struct neb_buf *b) {
-    const struct ckpt_file *file = &c->files[part];
+    struct ckpt_file *file = &c->files[part];
     uint8_t got[32], expected[HEADER_BYTES], tail[TRAILER_BYTES];
     NEB_TRY(check_header(path, file));
     if (file->len < HEADER_BYTES + TRAILER_BYTES)
@@ -332,6 +357,7 @@ static enum neb_status parse_index(struct intra_ckpt *c, const char *path, uint3
     neb_sha256(b->p, b->len, got);
     if (memcmp(got, tail + HEADER_BYTES, 32))
         return damaged(path, "the digest of the index does not match");
+    memcpy(file->digest, got, sizeof got);
     struct neb_rd r = neb_rd_make(b->p, len);
     return parse_entries(c, path, part, at, n, &r);
 }
@@ -351,16 +377,35 @@ static enum neb_status open_file(struct intra_ckpt *c, const char *path) {
     return st;
 }
 
-// Reads the values of a file's parts section (checkpoint_parts.h). False: there is none.
-static bool read_parts(const struct intra_ckpt *c, uint32_t part, uint64_t *out, size_t words) {
+// Reads a section about parts (checkpoint_parts.h) of one file. False: there is none of this size.
+static bool read_in(const struct intra_ckpt *c, uint32_t part, const char *name,
+                    enum intra_dtype dtype, void *out, size_t bytes) {
     for (uint32_t i = 0; i < c->n; i++) {
         const struct intra_ckpt_section *s = &c->sections[i];
-        if (s->part != part || strcmp(s->name, INTRA_PARTS_SECTION) != 0)
+        if (s->part != part || strcmp(s->name, name) != 0)
             continue;
-        return s->dtype == INTRA_U64 && s->bytes == words * sizeof *out &&
-               neb_file_read(c->files[part].f, s->at, out, s->bytes) == NEB_OK;
+        return s->dtype == dtype && s->bytes == bytes &&
+               neb_file_read(c->files[part].f, s->at, out, bytes) == NEB_OK;
     }
     return false;
+}
+
+static bool read_parts(const struct intra_ckpt *c, uint32_t part, uint64_t *out, size_t words) {
+    return read_in(c, part, INTRA_PARTS_SECTION, INTRA_U64, out, words * sizeof *out);
+}
+
+enum { NAMED = NEB_PATH_MAX + 32 };
+
+// The path of part k, and the rank that wrote it if the file names it.
+static const char *name_part(const struct intra_ckpt *c, uint32_t k, char out[NAMED]) {
+    uint64_t parts[2], ranks[INTRA_PARTS_MAX];
+    char path[NEB_PATH_MAX];
+    if (!k || !read_parts(c, 0, parts, 2) || parts[1] > INTRA_PARTS_MAX ||
+        intra_part_path(c->path, parts[0], k, path, sizeof path) != NEB_OK)
+        return c->path;
+    bool known = read_in(c, 0, INTRA_PARTS_RANKS, INTRA_U64, ranks, parts[1] * sizeof *ranks);
+    snprintf(out, NAMED, known ? "%s (of rank %" PRIu64 ")" : "%s", path, known ? ranks[k - 1] : 0);
+    return out;
 }
 
 // True if file k is that part of this generation. A part of a sealed checkpoint must be sealed too:
@@ -372,24 +417,48 @@ static bool belongs(const struct intra_ckpt *c, uint32_t k, const uint64_t parts
     return read_parts(c, k, own, 3) && own[0] == parts[0] && own[1] == k && own[2] == parts[1];
 }
 
+// digests: (n, INTRA_PART_DIGEST); NULL: an older version wrote the file.
+static enum neb_status open_part(struct intra_ckpt *c, uint32_t k, const uint64_t parts[2],
+                                 const uint8_t *digests) {
+    static const uint8_t sealed[INTRA_PART_DIGEST];
+    const uint8_t *own = digests ? digests + (k - 1) * sizeof sealed : sealed;
+    char path[NEB_PATH_MAX], named[NAMED];
+    NEB_TRY(intra_part_path(c->path, parts[0], k, path, sizeof path));
+    enum neb_status st = open_file(c, path);
+    if (st != NEB_OK) { // an error has named the file
+        neb_warn("checkpoint %s: its part %s cannot be used", c->path, name_part(c, k, named));
+        return st;
+    }
+    if (!belongs(c, k, parts))
+        return neb_fail(NEB_ERR_CORRUPT,
+                        "checkpoint %s: not part %" PRIu32 " of %" PRIu64
+                        " of its checkpoint; it belongs to another checkpoint or rank: use an "
+                        "older checkpoint",
+                        name_part(c, k, named), k, parts[1]);
+    if (memcmp(own, sealed, sizeof sealed) && memcmp(own, c->files[k].digest, sizeof sealed))
+        return neb_fail(NEB_ERR_CORRUPT,
+                        "checkpoint %s: its digest is not the one that the checkpoint names: use "
+                        "an older checkpoint",
+                        name_part(c, k, named));
+    return NEB_OK;
+}
+
 static enum neb_status open_parts(struct intra_ckpt *c) {
     uint64_t parts[2];
     if (!read_parts(c, 0, parts, 2))
         return NEB_OK;
     if (!parts[1] || parts[1] > INTRA_PARTS_MAX)
         return damaged(c->path, "the number of parts is impossible");
-    for (uint32_t k = 1; k <= parts[1]; k++) {
-        char path[NEB_PATH_MAX];
-        NEB_TRY(intra_part_path(c->path, parts[0], k, path, sizeof path));
-        NEB_TRY(open_file(c, path));
-        if (!belongs(c, k, parts))
-            return neb_fail(NEB_ERR_CORRUPT,
-                            "checkpoint %s: not part %" PRIu32 " of %" PRIu64
-                            " of its checkpoint; it belongs to another checkpoint or rank: use an "
-                            "older checkpoint",
-                            path, k, parts[1]);
-    }
-    return NEB_OK;
+    size_t bytes = (size_t)parts[1] * INTRA_PART_DIGEST;
+    uint8_t *digests = malloc(bytes);
+    if (!digests)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory opening %s", c->path);
+    bool known = read_in(c, 0, INTRA_PARTS_DIGESTS, INTRA_BYTES, digests, bytes);
+    enum neb_status st = NEB_OK;
+    for (uint32_t k = 1; k <= parts[1] && st == NEB_OK; k++)
+        st = open_part(c, k, parts, known ? digests : NULL);
+    free(digests);
+    return st;
 }
 
 static void digest_section(const struct neb_file *file, const struct intra_ckpt_section *s,
@@ -419,14 +488,15 @@ static enum neb_status verify_with(const struct intra_ckpt *c, struct neb_sha256
         const struct intra_ckpt_section *s = &c->sections[i];
         const struct neb_file *file = c->files[s->part].f;
         uint8_t got[32];
+        char named[NAMED];
         if (neb_file_sealed(file)) // authenticated when it was opened
             continue;
         digest_section(file, s, sha, &m, got);
         if (memcmp(got, s->sha256, sizeof got))
             return neb_fail(NEB_ERR_CORRUPT,
-                            "checkpoint %s%s: section '%s' at offset %" PRIu64
+                            "checkpoint %s: section '%s' at offset %" PRIu64
                             ": the digest does not match; use an older checkpoint",
-                            c->path, s->part ? " (in a part)" : "", s->name, s->at);
+                            name_part(c, s->part, named), s->name, s->at);
     }
     return NEB_OK;
 }

@@ -26,6 +26,13 @@ enum neb_status intra_part_sign(struct intra_ckpt_writer *w, const struct intra_
     return intra_ckpt_add(w, INTRA_PARTS_SECTION, INTRA_U64, 3, 1, words);
 }
 
+enum neb_status intra_parts_note(struct intra_ckpt_writer *w, const struct intra_part *part,
+                                 const uint64_t *ranks) {
+    const uint64_t words[2] = {part->token, part->n};
+    NEB_TRY(intra_ckpt_add(w, INTRA_PARTS_SECTION, INTRA_U64, 2, 1, words));
+    return intra_ckpt_add(w, INTRA_PARTS_RANKS, INTRA_U64, part->n, 1, ranks);
+}
+
 enum neb_status intra_part_create(const struct neb_vault *vault, const char *file,
                                   const struct intra_part *part, struct intra_ckpt_writer **out) {
     char path[NEB_PATH_MAX];
@@ -129,6 +136,20 @@ enum neb_status intra_parts_wait(const char *file, uint64_t token, uint32_t n, n
         neb_sleep(10 * NEB_MS);
     }
     return NEB_OK;
+}
+
+enum neb_status intra_part_digest(const char *path, uint8_t digest[INTRA_PART_DIGEST]) {
+    uint8_t head[NEB_SEALED_MAGIC_BYTES];
+    FILE *f = fopen(path, "rb");
+    memset(digest, 0, INTRA_PART_DIGEST);
+    size_t n = f ? fread(head, 1, sizeof head, f) : 0;
+    bool good = n == sizeof head;
+    if (good && !neb_is_sealed(head, n))
+        good = fseek(f, -(long)INTRA_PART_DIGEST, SEEK_END) == 0 &&
+               fread(digest, 1, INTRA_PART_DIGEST, f) == INTRA_PART_DIGEST;
+    if (f)
+        fclose(f);
+    return good ? NEB_OK : neb_fail(NEB_ERR_IO, "cannot read the digest of %s", path);
 }
 
 // The position of the token in "FILE.TOKEN-NUMBER.part"; 0: not such a name.

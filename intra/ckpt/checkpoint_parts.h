@@ -11,6 +11,10 @@
 // generation that is written a second time does not overwrite the parts of the first time. The next
 // intra_ckpt_prune removes parts that no file names.
 //
+// Rank 0's file names the rank of each part, and the digest of each part in clear: the SHA-256 at
+// its end, which is over its index and so over the digests of all its sections. A seal
+// authenticates a part without that.
+//
 // In a sealed checkpoint each rank seals its own part with the job's key (agent/train/follow.h).
 // The token, the part's number and the number of parts are in sealed bytes of the file and of the
 // part. So a part of another generation, rank or job, or a part in clear, is refused.
@@ -30,6 +34,11 @@
 
 // The section, of u64. In a file: token and n. In a part: token, number and n.
 #define INTRA_PARTS_SECTION "checkpoint.parts"
+// In a file: the rank of each part, u64 (n), for errors. May be missing.
+#define INTRA_PARTS_RANKS "checkpoint.ranks"
+// In a file: the digest of each part, 32 bytes each; zeros: of a sealed part. intra_ckpt_commit
+// adds it. Missing in files of older versions.
+#define INTRA_PARTS_DIGESTS "checkpoint.digests"
 
 enum {
     INTRA_PARTS_MAX = 4096,
@@ -52,6 +61,9 @@ NEB_MUST_CHECK enum neb_status intra_part_create(const struct neb_vault *vault, 
 // Adds the section that identifies the part, for a writer that intra_part_create did not make.
 NEB_MUST_CHECK enum neb_status intra_part_sign(struct intra_ckpt_writer *w,
                                                const struct intra_part *part);
+// Rank 0: notes in its file that there are part->n parts, and which rank writes each. ranks: (n).
+NEB_MUST_CHECK enum neb_status
+intra_parts_note(struct intra_ckpt_writer *w, const struct intra_part *part, const uint64_t *ranks);
 // Tells the rank that waits for the part at `path` that it will not come. Does nothing if path is
 // not a part's.
 void intra_part_give_up(const char *path);
@@ -60,6 +72,10 @@ void intra_part_give_up(const char *path);
 // its disk hangs.
 NEB_MUST_CHECK enum neb_status intra_parts_wait(const char *file, uint64_t token, uint32_t n,
                                                 neb_ns idle);
+enum { INTRA_PART_DIGEST = 32 };
+// The last bytes of a part in clear; zeros: it is sealed.
+NEB_MUST_CHECK enum neb_status intra_part_digest(const char *path,
+                                                 uint8_t digest[INTRA_PART_DIGEST]);
 // Removes parts in `dir` that no file names, and half-written ones. A sealed file can be read only
 // after all of it is authenticated, so it is read only if parts of several tokens lie beside it.
 // Other leftovers are removed together with their generation.

@@ -163,11 +163,7 @@ static void attend(struct intra_device *d, const struct device_acts *a, const st
     struct kern_attn at = attn_of(d, a, s);
     const void *k = device_at(d, b->qkv, (size_t)z.q),
                *v = device_at(d, b->qkv, (size_t)(z.q + z.kv));
-    if (d->cache)
-        device_cache_keep(d->cache, l, s->B, s->T, k, v, z.qkv, z.kv);
-    if (d->cache && d->cache->at > 0)
-        device_cache_attend(d, l, &at, b->att, b->qkv, z.qkv);
-    else
+    if (!a->kept || !device_cache_attend(d, a, l, s, b->att, z.q, b->qkv, k, v, z.qkv))
         device_ops(d)->attn_fwd(d->c.D, s->t, &at, b->att, z.q, b->lse, b->qkv, z.qkv, k, z.qkv, v,
                                 z.qkv);
 }
@@ -181,13 +177,12 @@ static const float *forward(struct intra_device *d, struct device_acts *a, int32
     const struct device_block *own = &a->blocks[l - m->layer0];
     const struct acts *b = own->acts;
     struct sizes z = sizes_of(d);
-    const float *angles = d->rope + (d->cache ? (size_t)d->cache->at * (size_t)c->head_dim : 0);
     bool passed_on = l == m->layer0 + c->n_layers - 1 && !intra_model_last(m);
     pass_norm(d, b->y1, b->rstd1, own->h1, h, added, y->norm1, s);
     pass_linear(d, s->t, b->qkv, b->y1, s->n, z.qkv, s->d, y->linear[INTRA_Q], y->q_bias,
                 &y->lora[INTRA_Q], 3);
-    K->rope(d->c.D, s->t, b->qkv, z.qkv, angles, s->n, s->T, c->n_heads + c->n_kv_heads,
-            c->head_dim, false);
+    K->rope(d->c.D, s->t, b->qkv, z.qkv, a->follows ? d->cache->angles : d->rope, s->n,
+            a->follows ? s->n : s->T, c->n_heads + c->n_kv_heads, c->head_dim, false);
     attend(d, a, b, l, s);
     pass_linear_added(d, b->att, z.q, y->linear[INTRA_O], &y->lora[INTRA_O], false, s);
     pass_norm(d, b->y2, b->rstd2, b->h2, own->h1, true, y->norm2, s);

@@ -13,6 +13,14 @@ struct intra_batch {
     // (B) tokens of each sequence that all its positions see (mask prefix). NULL: the mask is
     // causal
     const int32_t *prefix;
+    // A pass of decoding (intra/train/decode.h), without targets. On a mesh one replica runs all of
+    // it. Without slots it computes all positions. With slots (B) it also leaves keys and values in
+    // the cache of the device. With positions `at` (B), T is 1: each token follows what its slot
+    // holds. Before that, the first n_copied positions of slot pairs[2i] are copied to slot
+    // pairs[2i + 1], i < n_pairs.
+    bool decodes;
+    const int32_t *slot, *at, *pairs;
+    int n_pairs, n_copied;
     // NULL: cross-entropy alone. With tensor parallelism k >= 1, and ids are of the whole
     // vocabulary
     const struct kern_soft *teacher;
@@ -27,7 +35,7 @@ struct intra_picks {
     int32_t n_ids;     // draws: among ids [0, n_ids)
     const double *u;   // draws: (n) in [0, 1)
     int32_t k;         // labels: for each position
-    float temperature; // labels
+    float temperature; // draws (0: 1) and labels
     int32_t *ids;      // draws (n), labels (n, k)
     float *logp;       // labels (n, k), scores (n)
     float *tail;       // labels (n)

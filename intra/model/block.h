@@ -34,7 +34,7 @@ struct intra_block_kind {
     // ---- passes
     // Runs block l on the stream h (plus the last addition, if `added`). The block's input goes to
     // device_block.h1, its last addition to d->r or d->wide. Returns the stream before that
-    // addition. With d->cache it runs over the keys and values of earlier passes: the decode step.
+    // addition. If a->kept, its keys and values go into a cache; if a->follows, it runs over them.
     // again: recompute, which stops at what backward needs.
     const float *(*forward)(struct intra_device *d, struct device_acts *a, int32_t l,
                             const struct pass_shape *s, const float *h, bool added, bool again);

@@ -2,18 +2,27 @@
 // The character n-gram F-score. Each n-gram becomes a 64-bit hash of its code points. The hashes of
 // both sentences are sorted and merged, so the clipped matches need no table.
 #include "agent/base/rng.h"
-#include "intra/model/translate.h"
+#include "intra/model/score.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { ORDERS = 6 };
 
-// The white space of Python's str.split(), which sacrebleu uses.
-static bool is_space(uint32_t c) {
+bool intra_score_space(uint32_t c) {
     return (c >= 9 && c <= 13) || (c >= 0x1c && c <= ' ') || c == 0x85 || c == 0xa0 ||
            c == 0x1680 || (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 ||
            c == 0x202f || c == 0x205f || c == 0x3000;
+}
+
+uint32_t intra_score_char(const unsigned char **p) {
+    unsigned char b = *(*p)++;
+    int more = b < 0x80 ? 0 : b >> 5 == 6 ? 1 : b >> 4 == 14 ? 2 : b >> 3 == 30 ? 3 : 0;
+    uint32_t c = more == 0 ? b : b & (0x3fu >> more);
+    for (; more > 0 && **p >> 6 == 2; more--)
+        c = c << 6 | (*(*p)++ & 0x3f);
+    return c;
 }
 
 // The *n code points of a UTF-8 string, without white space. malloc'ed; NULL: out of memory.
@@ -21,11 +30,8 @@ static uint32_t *code_points(const char *s, size_t *n) {
     uint32_t *out = malloc((strlen(s) + 1) * sizeof *out);
     *n = 0;
     for (const unsigned char *p = (const unsigned char *)s; out && *p;) {
-        int more = *p < 0x80 ? 0 : *p >> 5 == 6 ? 1 : *p >> 4 == 14 ? 2 : *p >> 3 == 30 ? 3 : 0;
-        uint32_t c = more == 0 ? *p : *p & (0x3fu >> more);
-        for (p++; more > 0 && *p >> 6 == 2; more--, p++)
-            c = c << 6 | (*p & 0x3f);
-        if (!is_space(c))
+        uint32_t c = intra_score_char(&p);
+        if (!intra_score_space(c))
             out[(*n)++] = c;
     }
     return out;

@@ -97,6 +97,7 @@ enum neb_status intra_device_on_host(struct kern *K, struct intra_model *m, int 
 void intra_device_destroy(struct intra_device **dp) {
     if (*dp) {
         device_graphs_destroy(*dp);
+        device_cache_destroy(*dp);
         device_release(*dp);
         device_update_destroy(*dp);
         device_picks_destroy(*dp);
@@ -151,6 +152,7 @@ int64_t device_send_batch(struct intra_device *d, struct device_acts *a,
     *b.grad_scale = grad_scale;
     K->upload(d->c.D, a->batch.tokens, d->batch_pinned[slot], device_batch_bytes(room, prefixed));
     K->mark(d->c.D, MARK_BATCH + slot);
+    device_cache_send(d, a, batch);
     device_send_rows(d, a, batch, count);
     return count;
 }

@@ -96,6 +96,12 @@ struct intra_pipe_engine intra_device_pipe(struct intra_device *d); // d outlive
 NEB_MUST_CHECK enum neb_status intra_device_update(struct intra_device *d, double full,
                                                    double *loss, int64_t *count,
                                                    struct intra_update *out);
+// Makes a cache for passes that decode (intra_batch.slot): `slots` sequences of at most `longest`
+// positions. 0 slots: frees it. Parameters must not change while there is one. NEB_ERR_INVALID:
+// longest is above seq_len; NEB_ERR_NOMEM. _bytes: device memory of one slot.
+NEB_MUST_CHECK enum neb_status intra_device_cache(struct intra_device *d, int32_t slots,
+                                                  int32_t longest);
+size_t intra_device_cache_bytes(const struct intra_device *d, int32_t longest);
 // Losses without gradients. A step in progress stays as it is. Call begin, then micro for each
 // batch (or a pipe's eval), then end. *loss: their sum, of this rank.
 void intra_device_eval_begin(struct intra_device *d);
@@ -109,7 +115,8 @@ NEB_MUST_CHECK enum neb_status intra_device_scores(struct intra_device *d, int32
 // Draws ids (n) below n_ids at positions (n): kern_ops.sample_rows.
 NEB_MUST_CHECK enum neb_status intra_device_sample(struct intra_device *d, int32_t n_ids,
                                                    const int32_t *positions, int32_t n,
-                                                   const double *u, int32_t *ids);
+                                                   float temperature, const double *u,
+                                                   int32_t *ids);
 // Soft labels at rows (n): kern_ops.label_rows. k is at most soft_k on an accelerator.
 NEB_MUST_CHECK enum neb_status intra_device_labels(struct intra_device *d, const int32_t *rows,
                                                    int32_t n, int32_t k, float temperature,

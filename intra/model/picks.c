@@ -176,10 +176,11 @@ static struct kern_rows rows_of(struct intra_device *d, const int32_t *at, int32
 }
 
 static enum neb_status draw(struct intra_device *d, int32_t V, const int32_t *at, int32_t n,
-                            const double *u, int32_t *ids) {
+                            float temperature, const double *u, int32_t *ids) {
     struct kern_rows rows = rows_of(d, at, n, V);
     const double *sent_u = sent(d, d->draws, u, (size_t)n * sizeof *u);
-    device_ops(d)->sample_rows(d->c.D, d->c.type, &rows, sent_u, into(d, d->pick_id, ids));
+    device_ops(d)->sample_rows(d->c.D, d->c.type, &rows, temperature, sent_u,
+                               into(d, d->pick_id, ids));
     fetch(d, ids, d->pick_id, (size_t)n * sizeof *ids);
     return kern_stage_end(d->c.D);
 }
@@ -319,11 +320,11 @@ static int owner_of(const struct intra_device *d, int32_t i, int32_t n, double u
 
 // Each draw belongs to one rank: the ranks first exchange the sums of their ids.
 static enum neb_status draw_cut(struct intra_device *d, int32_t n_ids, const int32_t *at, int32_t n,
-                                const double *u, int32_t *ids) {
+                                float temperature, const double *u, int32_t *ids) {
     int32_t V = n_ids - d->m->head->row0, self = host_tp(d)->rank, mine = 0, *row = d->own_rows,
             *of = row + device_tokens(d);
     V = V < 0 ? 0 : V < d->m->local.vocab ? V : d->m->local.vocab;
-    NEB_TRY(tell(d, n, 1, make_block(d, V, at, n, 1, 1)));
+    NEB_TRY(tell(d, n, 1, make_block(d, V, at, n, 1, temperature)));
     for (int32_t i = 0; i < n; i++) {
         double within;
         ids[i] = owner_of(d, i, n, u[i], &within);
@@ -334,7 +335,7 @@ static enum neb_status draw_cut(struct intra_device *d, int32_t n_ids, const int
         d->draws_host[mine++] = within;
     }
     struct block own = block_of(d, self, n, 1);
-    enum neb_status st = mine ? draw(d, V, row, mine, d->draws_host, row) : NEB_OK;
+    enum neb_status st = mine ? draw(d, V, row, mine, temperature, d->draws_host, row) : NEB_OK;
     for (int32_t j = 0; j < mine; j++)
         own.ids[of[j]] = row[j] + d->m->head->row0;
     NEB_TRY(tell(d, n, 1, st));
@@ -346,12 +347,12 @@ static enum neb_status draw_cut(struct intra_device *d, int32_t n_ids, const int
 // ---- for all ------------------------------------------------------------------------------------
 
 enum neb_status intra_device_sample(struct intra_device *d, int32_t n_ids, const int32_t *positions,
-                                    int32_t n, const double *u, int32_t *ids) {
-    NEB_ASSERT(d->c.soft_k);
+                                    int32_t n, float temperature, const double *u, int32_t *ids) {
+    NEB_ASSERT(d->c.soft_k && temperature > 0);
     if (!n)
         return NEB_OK;
-    return device_cut(d) ? draw_cut(d, n_ids, positions, n, u, ids)
-                         : draw(d, n_ids, positions, n, u, ids);
+    return device_cut(d) ? draw_cut(d, n_ids, positions, n, temperature, u, ids)
+                         : draw(d, n_ids, positions, n, temperature, u, ids);
 }
 
 enum neb_status intra_device_labels(struct intra_device *d, const int32_t *at, int32_t n, int32_t k,
@@ -367,7 +368,9 @@ enum neb_status intra_device_labels(struct intra_device *d, const int32_t *at, i
 
 enum neb_status intra_device_pick(struct intra_device *d, const struct intra_picks *p) {
     switch (p->kind) {
-    case INTRA_PICK_DRAWS: return intra_device_sample(d, p->n_ids, p->at, p->n, p->u, p->ids);
+    case INTRA_PICK_DRAWS:
+        return intra_device_sample(d, p->n_ids, p->at, p->n,
+                                   p->temperature > 0 ? p->temperature : 1, p->u, p->ids);
     case INTRA_PICK_LABELS:
         return intra_device_labels(d, p->at, p->n, p->k, p->temperature, p->ids, p->logp, p->tail);
     case INTRA_PICK_SCORES: return intra_device_scores(d, p->n, p->logp);

@@ -25,11 +25,14 @@ struct device_block {
     void *acts; // host: the kind's struct of its activations
 };
 
-// Keys and values of the positions so far, for one token at a time (decode.c): on processors only.
+// What decoding keeps (cache.c).
 struct device_cache {
-    float **k, **v;      // (n_layers) of (sequences, longest, G*D), keys after rotary
-    float *scores;       // (sequences, n_heads, longest) scratch
-    int32_t longest, at; // at: the position of the next pass's first token
+    int32_t slots, longest;
+    void *arena;              // device memory; the pointers below point into it
+    struct kern_cache *layer; // (local.n_layers) host
+    // of the pass: (slots) twice, (slots, 2); and `slots` zeros
+    int32_t *slot, *at, *pairs, *zeros;
+    float *angles; // (slots, D) rotary angles of the positions `at`
 };
 
 // Sizes of one pass.
@@ -56,6 +59,7 @@ struct device_acts {             // activations of one micro-batch in flight
     bool prefixed, targets; // has prefixes; has a loss
     int n_rows;             // rows gathered for the output layer; 0: it takes all
     bool taught;            // there are a teacher's labels
+    bool kept, follows;     // keys and values go into the cache; the pass continues it
     struct kern_soft soft;  // these
 };
 
@@ -81,8 +85,8 @@ struct device_muon {
 struct intra_device {
     struct intra_device_config c;
     struct intra_model *m;
-    struct intra_optim *o;            // NULL: no updates
-    const struct device_cache *cache; // NULL: none
+    struct intra_optim *o;      // NULL: no updates
+    struct device_cache *cache; // NULL: none
     void *arena; // device memory; unless marked host or pinned, pointers point into it
     size_t bytes;
     // parameters, gradients and moments; offsets as in the model's arenas
@@ -173,7 +177,7 @@ static inline bool device_cut(const struct intra_device *d) { return intra_mesh_
 // shape is recorded.
 static inline bool device_plain(const struct intra_device *d, const struct device_acts *a, int B) {
     return B == d->c.batch && a->T == d->c.seq_len && a->targets && !a->prefixed && !a->taught &&
-           !a->n_rows;
+           !a->n_rows && !a->kept;
 }
 // Where rows are gathered: free after the final norm.
 static inline void *device_gathered(const struct intra_device *d) {
@@ -313,12 +317,15 @@ void device_forward(struct intra_device *d, struct device_acts *a, int B, bool l
 void device_backward(struct intra_device *d, struct device_acts *a, int B);
 float *device_out(const struct intra_device *d, const struct device_acts *a, int B);
 
-// ---- decode.c: copies k and v (B, T rows; row stride ld) of block l into the cache.
-void device_cache_keep(const struct device_cache *c, int32_t l, int B, int T, const float *k,
-                       const float *v, int ld, int width);
-// Attention of one query per sequence over the cache and itself.
-void device_cache_attend(struct intra_device *d, int32_t l, const struct kern_attn *s, float *out,
-                         const float *q, int ldq);
+// ---- cache.c
+// Sends slots and positions of a pass that decodes, and copies slots.
+void device_cache_send(struct intra_device *d, struct device_acts *a, const struct intra_batch *b);
+// Puts k and v (row stride ld) of block l into the cache. True: the pass continues the cache, and
+// attention over it is in out.
+bool device_cache_attend(struct intra_device *d, const struct device_acts *a, int32_t l,
+                         const struct pass_shape *s, void *out, int ldo, const void *q,
+                         const void *k, const void *v, int ld);
+void device_cache_destroy(struct intra_device *d);
 
 // ---- graph.c: runs a part of a step, op by op or as a graph.
 enum device_part {

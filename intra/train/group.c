@@ -21,7 +21,8 @@ enum order {
     ORDER_PUSH,
     ORDER_SKIP,
     ORDER_MODEL,
-    ORDER_CALL
+    ORDER_CALL,
+    ORDER_CACHE
 };
 
 enum {
@@ -170,6 +171,14 @@ static enum neb_status do_eval(struct intra_group *m, int32_t *tokens, int32_t *
     NEB_TRY(spread(m, targets, bytes));
     *loss = intra_trainer_eval(m->trainer, tokens, targets, n);
     return m->trainer->model->failed;
+}
+
+enum { LONGEST_BITS = 32 }; // of the number in ORDER_CACHE; the slots are above
+
+static enum neb_status do_cache(struct intra_group *m, int64_t n) {
+    enum neb_status st =
+        intra_trainer_cache(m->trainer, (int32_t)(n >> LONGEST_BITS), (int32_t)(n & UINT32_MAX));
+    return m->world ? intra_full_agree(m->mesh, st) : st;
 }
 
 static enum neb_status do_move(struct intra_group *m, bool pull) {
@@ -443,6 +452,7 @@ static enum neb_status follow_order(struct intra_group *m, bool *end) {
     case ORDER_PUSH: return do_move(m, false);
     case ORDER_SKIP: intra_optim_skip(m->trainer->optim, x.n); return NEB_OK;
     case ORDER_MODEL: return intra_trainer_save_model(m->trainer, NULL);
+    case ORDER_CACHE: return do_cache(m, x.n);
     case ORDER_CALL:
         if (m->follower)
             return m->follower->called(m->follower->user, m, (int32_t)x.n);
@@ -567,6 +577,13 @@ enum neb_status intra_group_passed(struct intra_group *m, double *loss, int64_t 
     NEB_TRY(m->trainer->model->failed);
     NEB_TRY(give(m, ORDER_PASS, (int64_t)m->step.bytes.len));
     return do_pass(m, loss, count);
+}
+
+enum neb_status intra_group_cache(struct intra_group *m, int32_t slots, int32_t longest) {
+    int64_t n = (int64_t)slots << LONGEST_BITS | longest;
+    if (m->world)
+        NEB_TRY(give(m, ORDER_CACHE, n));
+    return do_cache(m, n);
 }
 
 enum neb_status intra_group_skip(struct intra_group *m, int64_t n) {

@@ -97,6 +97,11 @@ void intra_group_pass(struct intra_group *group, const struct intra_batch *b,
                       const struct intra_picks *picks);
 NEB_MUST_CHECK enum neb_status intra_group_passed(struct intra_group *group, double *loss,
                                                   int64_t *count);
+// intra_trainer_cache on every rank, for passes that decode (intra_batch.decodes). Of such passes
+// every replica takes one, in order: the caller adds a multiple of dp, some of them maybe without
+// sequences. A replica that lacks memory is an error for all.
+NEB_MUST_CHECK enum neb_status intra_group_cache(struct intra_group *group, int32_t slots,
+                                                 int32_t longest);
 // Skips n steps that this cluster does not train: schedules advance by n. The caller moves the data
 // cursor.
 NEB_MUST_CHECK enum neb_status intra_group_skip(struct intra_group *group, int64_t n);

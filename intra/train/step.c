@@ -6,9 +6,9 @@
 
 // In front of the arrays of a micro-batch; a raw struct, since all ranks run the same build.
 struct head {
-    int32_t B, T, soft_k, n_rows, n_picks, kind, n_ids, pick_k;
+    int32_t B, T, soft_k, n_rows, n_picks, kind, n_ids, pick_k, n_pairs, n_copied;
     float lambda, temperature, pick_temperature;
-    uint8_t targets, prefix;
+    uint8_t targets, prefix, decodes, slot, at;
 };
 
 enum { ALIGN = 8 };
@@ -73,8 +73,15 @@ enum neb_status intra_step_add(struct intra_step *s, const struct intra_batch *b
                                const struct intra_picks *picks) {
     size_t n = (size_t)b->B * (size_t)b->T;
     struct neb_buf *out = &s->bytes;
-    struct head h = {
-        .B = b->B, .T = b->T, .targets = b->targets != NULL, .prefix = b->prefix != NULL};
+    struct head h = {.B = b->B,
+                     .T = b->T,
+                     .n_pairs = b->n_pairs,
+                     .n_copied = b->n_copied,
+                     .targets = b->targets != NULL,
+                     .prefix = b->prefix != NULL,
+                     .decodes = b->decodes,
+                     .slot = b->slot != NULL,
+                     .at = b->at != NULL};
     NEB_ASSERT(!b->teacher || (b->targets && b->teacher->k > 0));
     if (b->teacher) {
         h.soft_k = b->teacher->k;
@@ -97,6 +104,11 @@ enum neb_status intra_step_add(struct intra_step *s, const struct intra_batch *b
         put(out, b->targets, n * sizeof *b->targets);
     if (h.prefix)
         put(out, b->prefix, (size_t)b->B * sizeof *b->prefix);
+    if (h.slot)
+        put(out, b->slot, (size_t)b->B * sizeof *b->slot);
+    if (h.at)
+        put(out, b->at, (size_t)b->B * sizeof *b->at);
+    put(out, b->pairs, 2 * (size_t)b->n_pairs * sizeof *b->pairs);
     if (h.soft_k)
         put_soft(out, b, b->teacher);
     if (h.n_picks && picks->at)
@@ -121,9 +133,17 @@ static void read_micro(const struct neb_buf *b, size_t *at, struct intra_step_mi
     struct head h;
     memcpy(&h, view(b, at, sizeof h), sizeof h);
     size_t n = (size_t)h.B * (size_t)h.T, rows = (size_t)h.n_rows, picks = (size_t)h.n_picks;
-    m->b = (struct intra_batch){.B = h.B, .T = h.T, .tokens = view(b, at, n * sizeof(int32_t))};
+    m->b = (struct intra_batch){.B = h.B,
+                                .T = h.T,
+                                .tokens = view(b, at, n * sizeof(int32_t)),
+                                .decodes = h.decodes,
+                                .n_pairs = h.n_pairs,
+                                .n_copied = h.n_copied};
     m->b.targets = h.targets ? view(b, at, n * sizeof(int32_t)) : NULL;
     m->b.prefix = h.prefix ? view(b, at, (size_t)h.B * sizeof(int32_t)) : NULL;
+    m->b.slot = h.slot ? view(b, at, (size_t)h.B * sizeof(int32_t)) : NULL;
+    m->b.at = h.at ? view(b, at, (size_t)h.B * sizeof(int32_t)) : NULL;
+    m->b.pairs = view(b, at, 2 * (size_t)h.n_pairs * sizeof(int32_t));
     m->soft = (struct kern_soft){.k = h.soft_k, .lambda = h.lambda, .temperature = h.temperature};
     if (h.soft_k) {
         m->soft.ids = view(b, at, rows * (size_t)h.soft_k * sizeof(int32_t));
@@ -247,6 +267,12 @@ static void lay_out(struct carve *c, struct intra_step_piece *x, const struct in
     x->b.tokens = carve(c, n * sizeof(int32_t));
     x->b.targets = m->b.targets ? carve(c, n * sizeof(int32_t)) : NULL;
     x->b.prefix = m->b.prefix ? carve(c, B * sizeof(int32_t)) : NULL;
+    x->b.slot = m->b.slot ? carve(c, B * sizeof(int32_t)) : NULL;
+    x->b.at = m->b.at ? carve(c, B * sizeof(int32_t)) : NULL;
+    x->b.decodes = m->b.decodes;
+    x->b.n_pairs = m->b.n_pairs;
+    x->b.n_copied = m->b.n_copied;
+    x->b.pairs = m->b.pairs; // in the bytes of the step
     x->soft = m->soft;
     if (k) {
         x->soft.ids = carve(c, n * k * sizeof(int32_t));
@@ -292,6 +318,10 @@ static void copy_part(struct intra_step_piece *x, const struct part *p, int64_t 
         memcpy(at(x->b.targets, to * T, 4), m->b.targets + in * T, B * T * 4);
     if (x->b.prefix)
         memcpy(at(x->b.prefix, to, 4), m->b.prefix + in, B * 4);
+    if (x->b.slot)
+        memcpy(at(x->b.slot, to, 4), m->b.slot + in, B * 4);
+    if (x->b.at)
+        memcpy(at(x->b.at, to, 4), m->b.at + in, B * 4);
     if (x->soft.k)
         copy_soft(x, p, to * T);
     for (int32_t i = p->pick_a; i < p->pick_z; i++, pick++) {
@@ -345,7 +375,7 @@ static enum neb_status make_piece(struct intra_step *s, const struct intra_step_
 enum neb_status intra_step_cut(struct intra_step *s, int32_t ways, int32_t replica, int32_t how,
                                bool learns) {
     NEB_TRY(read_all(s));
-    NEB_TRY(list_cuts(s, ways, how));
+    NEB_TRY(list_cuts(s, ways, s->n && s->all[0].b.decodes ? INTRA_STEP_WHOLE : how));
     s->n_pieces = 0;
     for (int32_t k = 0; k < s->n_cuts; k++) {
         const struct intra_step_cut *c = &s->cuts[k];

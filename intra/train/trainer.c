@@ -199,7 +199,7 @@ void intra_trainer_update(struct intra_trainer *t, struct intra_step_stats *out)
 void intra_trainer_eval_begin(struct intra_trainer *t) {
     intra_device_eval_begin(t->device);
     t->eval_count = 0;
-    if (!t->c.frozen)
+    if (!t->c.frozen && !t->caches)
         wake(t);
     freeze_params(t);
 }
@@ -217,12 +217,19 @@ void intra_trainer_eval_batch(struct intra_trainer *t, const struct intra_batch 
 enum neb_status intra_trainer_eval_end(struct intra_trainer *t, double *loss, int64_t *count) {
     *count = t->eval_count;
     t->eval_count = 0;
-    if (!t->c.frozen)
+    if (!t->c.frozen && !t->caches)
         wake(t);
     *loss = 0;
     intra_model_keep_failure(t->model, intra_device_eval_end(t->device, loss));
     sum_loss(t, loss, count);
     return t->model->failed;
+}
+
+enum neb_status intra_trainer_cache(struct intra_trainer *t, int32_t slots, int32_t longest) {
+    if (!t->c.frozen)
+        wake(t); // the parameters may have changed before the cache, and may change after it
+    t->caches = slots > 0;
+    return intra_device_cache(t->device, slots, longest);
 }
 
 double intra_trainer_eval(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets,

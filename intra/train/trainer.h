@@ -86,6 +86,7 @@ struct intra_trainer {
     const struct neb_vault *vault;
     float weight;                   // of the next micro-batches' gradients
     bool resting;                   // parameters do not change now, and the backend knows it
+    bool caches;                    // between two calls of intra_trainer_cache
     int64_t loss_count, eval_count; // targets of the step, and of the evaluation, in progress
     // (V) Tokens that this replica has seen as input and as target since the job began.
     uint64_t *input_counts, *target_counts;
@@ -126,6 +127,10 @@ void intra_trainer_eval_batch(struct intra_trainer *t, const struct intra_batch 
                               const struct intra_picks *picks);
 NEB_MUST_CHECK enum neb_status intra_trainer_eval_end(struct intra_trainer *t, double *loss,
                                                       int64_t *count);
+
+// intra_device_cache of this rank's device, for evaluation batches that decode.
+NEB_MUST_CHECK enum neb_status intra_trainer_cache(struct intra_trainer *t, int32_t slots,
+                                                   int32_t longest);
 
 // With a device: pull copies the parameters of tensors with wanted[index] (NULL: all) from it into
 // the model, before the caller reads them. push copies them to it, after the caller changed them.
@@ -195,18 +200,5 @@ NEB_MUST_CHECK enum neb_status intra_trainer_save(const struct intra_trainer *t,
 // Requires the same model and trainable set. After a failure destroy the trainer.
 NEB_MUST_CHECK enum neb_status intra_trainer_restore(struct intra_trainer *t,
                                                      const struct intra_ckpt *c);
-
-// Continues `tokens` (n of at most cap) until cap or eos. temperature 0 is greedy; top_k 0 means
-// all. *out_n: the new count. NEB_ERR_INVALID: no prompt, or a token outside the vocabulary.
-// NEB_ERR_NOMEM.
-struct intra_sampling {
-    float temperature;
-    int32_t top_k;
-    uint64_t seed;
-    int32_t eos; // -1: none
-};
-NEB_MUST_CHECK enum neb_status intra_generate(struct kern *K, struct intra_model *m,
-                                              const struct intra_sampling *s, int32_t *tokens,
-                                              int n, int cap, int *out_n);
 
 #endif

@@ -67,6 +67,7 @@ struct parts {
     int32_t *writer;        // (ranks) which rank writes them
     float *room;            // (largest of this rank's tensors)
     struct intra_part part; // this rank's; number 0: none
+    uint64_t *ranks;        // (part.n) which rank writes each part
     bool sealed;
     bool aside; // out is a copy in memory
 };
@@ -80,7 +81,8 @@ static enum neb_status allocate(struct parts *p) {
     p->load = calloc((size_t)p->world->size, sizeof *p->load);
     p->extra = calloc((size_t)p->world->size, sizeof *p->extra);
     p->writer = calloc((size_t)p->world->size, sizeof *p->writer);
-    if (!p->owner || !p->bytes || !p->able || !p->load || !p->extra || !p->writer)
+    p->ranks = calloc((size_t)p->world->size, sizeof *p->ranks);
+    if (!p->owner || !p->bytes || !p->able || !p->load || !p->extra || !p->writer || !p->ranks)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for a checkpoint of %zu tensors", n);
     for (size_t i = 0; i < n; i++) { // with its moments
         const struct intra_tensor *x = &whole->tensors[i];
@@ -115,7 +117,8 @@ static void deal(struct parts *p) {
             any = p->extra[h] && p->writer[h] == r;
         for (int32_t i = 0; i < whole->n_tensors && !any; i++)
             any = p->owner[i] == r;
-        p->part.n += any;
+        if (any)
+            p->ranks[p->part.n++] = (uint64_t)r;
         if (any && r == p->world->rank)
             p->part.number = p->part.n;
     }
@@ -207,11 +210,6 @@ static enum neb_status put_tensors(struct parts *p, enum neb_status *written) {
     return NEB_OK;
 }
 
-static enum neb_status note_parts(const struct parts *p, struct intra_ckpt_writer *w) {
-    const uint64_t note[2] = {p->part.token, p->part.n};
-    return p->part.n ? intra_ckpt_add(w, INTRA_PARTS_SECTION, INTRA_U64, 2, 1, note) : NEB_OK;
-}
-
 enum neb_status intra_trainer_save_parts(const struct intra_trainer *t, struct intra_ckpt_writer *w,
                                          const struct intra_split *split) {
     struct parts p = {
@@ -231,8 +229,8 @@ enum neb_status intra_trainer_save_parts(const struct intra_trainer *t, struct i
     NEB_TRY_GOTO(intra_full_agree(mesh, begin_part(&p, w, path)), out);
     enum neb_status written = NEB_OK;
     NEB_TRY_GOTO(trainer_kept(t, put_tensors(&p, &written)), out);
-    if (p.world->rank == 0 && written == NEB_OK)
-        written = note_parts(&p, w);
+    if (p.world->rank == 0 && p.part.n && written == NEB_OK)
+        written = intra_parts_note(w, &p.part, p.ranks);
     st = intra_full_agree(mesh, written);
     // all ranks have their copies: they reach the disk while training goes on
     if (st == NEB_OK && p.aside)
@@ -246,6 +244,7 @@ out:
     free(p.load);
     free(p.extra);
     free(p.writer);
+    free(p.ranks);
     free(p.room);
     return st;
 }

@@ -343,6 +343,21 @@ static void attn_bwd(struct kern *D, enum kern_type t, const struct kern_attn *s
         rope(D, t, dk, ldk, cos_sin, rows, s->T, s->n_kv_heads, s->head_dim, true);
     }
 }
+static void cache_put(struct kern *D, enum kern_type t, const struct kern_cache *c, int B, int T,
+                      const int32_t *slot, const int32_t *at, const void *k, const void *v,
+                      int ld) {
+    RUN(D, "cache", kern_cu_cache_put(t, c, B, T, slot, at, k, v, ld, of(D)->s));
+}
+static void cache_copy(struct kern *D, enum kern_type t, const struct kern_cache *c,
+                       const int32_t *pairs, int m, int n) {
+    RUN(D, "cache", kern_cu_cache_copy(t, c, pairs, m, n, of(D)->s));
+}
+static void cache_attn(struct kern *D, enum kern_type t, const struct kern_cache *c, int B,
+                       const int32_t *slot, const int32_t *at, void *out, int ldo, const void *q,
+                       int ldq) {
+    RUN(D, "attention over a cache",
+        kern_cu_cache_attn(t, c, B, slot, at, out, ldo, q, ldq, of(D)->s));
+}
 static void swiglu_fwd(struct kern *D, enum kern_type t, void *y, const void *gu, int n, int f) {
     RUN(D, "SwiGLU", kern_cu_swiglu_fwd(t, y, gu, n, f, of(D)->s));
 }
@@ -390,10 +405,11 @@ static void loss_total(struct kern *D, double *total, const float *losses, int n
     RUN(D, "sum of losses", kern_cu_loss_total(total, losses, n, of(D)->s));
 }
 
-// z (n, V; stride ld) of type tz = rows x times w.
+// z (n, V; stride ld) of type tz = alpha times rows x times w.
 static void form_logits(struct kern *D, enum kern_type t, enum kern_type tz, void *z, const void *x,
-                        int n, const void *w, int V, int d) {
+                        int n, const void *w, int V, int d, float alpha) {
     struct kern_gemm g = kern_linear(t, tz, n, V, d, x, w, z);
+    g.alpha = alpha;
     g.ldc = kern_logits_ld(V);
     gemm(D, &g);
 }
@@ -406,7 +422,7 @@ static void head_loss(struct kern *D, enum kern_type t, const struct kern_head *
     for (int from = 0; from < h->n; from += h->rows) {
         int n = h->n - from < h->rows ? h->n - from : h->rows;
         const void *x = kern_at(t, h->x, (size_t)from * (size_t)h->d);
-        form_logits(D, t, t, h->logits, x, n, h->w, h->V, h->d);
+        form_logits(D, t, t, h->logits, x, n, h->w, h->V, h->d, 1);
         struct kern_soft here;
         if (soft) {
             here = *soft;
@@ -452,17 +468,19 @@ static void rtd_loss(struct kern *D, enum kern_type t, const struct kern_rtd *h)
     RUN(D, "detection", kern_cu_rtd(t, h, room, of(D)->s));
 }
 
-// Forms the logits of the rows from `from` on, as many as fit into the scratch. Returns how many.
-static int logits_of(struct kern *D, enum kern_type t, const struct kern_rows *r, int from) {
+// Forms the logits, times alpha, of the rows from `from` on, as many as fit into the scratch.
+// Returns how many.
+static int logits_of(struct kern *D, enum kern_type t, const struct kern_rows *r, int from,
+                     float alpha) {
     int n = r->n - from < r->block ? r->n - from : r->block;
     embed_fwd(D, t, r->gathered, r->x, r->at + from, n, r->d);
-    form_logits(D, t, KERN_F32, r->logits, r->gathered, n, r->w, r->V, r->d);
+    form_logits(D, t, KERN_F32, r->logits, r->gathered, n, r->w, r->V, r->d, alpha);
     return n;
 }
 static void sample_rows(struct kern *D, enum kern_type t, const struct kern_rows *r,
-                        const double *u, int32_t *ids) {
+                        float temperature, const double *u, int32_t *ids) {
     for (int from = 0; from < r->n; from += r->block) {
-        int n = logits_of(D, t, r, from);
+        int n = logits_of(D, t, r, from, 1 / temperature);
         RUN(D, "drawing tokens",
             kern_cu_sample_rows(r->logits, n, r->V, kern_logits_ld(r->V), u + from, ids + from,
                                 of(D)->s));
@@ -471,7 +489,7 @@ static void sample_rows(struct kern *D, enum kern_type t, const struct kern_rows
 static void label_rows(struct kern *D, enum kern_type t, const struct kern_rows *r, int k,
                        float temperature, int32_t *ids, float *logp, float *tail) {
     for (int from = 0; from < r->n; from += r->block) {
-        int n = logits_of(D, t, r, from);
+        int n = logits_of(D, t, r, from, 1);
         size_t at = (size_t)from * (size_t)k;
         RUN(D, "soft labels",
             kern_cu_label_rows(r->logits, n, r->V, kern_logits_ld(r->V), k, temperature, ids + at,
@@ -616,6 +634,9 @@ const struct kern_ops kern_cu_ops = {
     .rope = rope,
     .attn_fwd = attn_fwd,
     .attn_bwd = attn_bwd,
+    .cache_put = cache_put,
+    .cache_copy = cache_copy,
+    .cache_attn = cache_attn,
     .swiglu_fwd = swiglu_fwd,
     .swiglu_bwd = swiglu_bwd,
     .bias_fwd = bias_fwd,

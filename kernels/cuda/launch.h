@@ -71,6 +71,16 @@ cudaError_t kern_cu_attn_bwd_simple(enum kern_type t, const struct kern_attn *a,
                                     const void *q, int ldq, const void *k, int ldk, const void *v,
                                     int ldv, const float *delta, cudaStream_t s);
 
+// ---- cache.cu: see kern_ops.cache_put, cache_copy and cache_attn
+cudaError_t kern_cu_cache_put(enum kern_type t, const struct kern_cache *c, int B, int T,
+                              const int32_t *slot, const int32_t *at, const void *k, const void *v,
+                              int ld, cudaStream_t s);
+cudaError_t kern_cu_cache_copy(enum kern_type t, const struct kern_cache *c, const int32_t *pairs,
+                               int m, int n, cudaStream_t s);
+cudaError_t kern_cu_cache_attn(enum kern_type t, const struct kern_cache *c, int B,
+                               const int32_t *slot, const int32_t *at, void *out, int ldo,
+                               const void *q, int ldq, cudaStream_t s);
+
 // ---- loss.cu. z (n, V) T with row stride ld, all of it allocated: logits, or after the
 // call their gradient if learn. soft: labels of these rows; NULL: no teacher.
 cudaError_t kern_cu_loss_rows(enum kern_type t, void *z, int n, int V, int ld,

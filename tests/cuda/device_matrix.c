@@ -264,6 +264,41 @@ static void op_attn_fwd(struct run *r) {
     r->D->ops->attn_fwd(r->D, r->t, &c.on, dev(out), c.ldo, dev(lse), dev(c.qkv), c.ld,
                         part(c.qkv, c.q), c.ld, part(c.qkv, c.k), c.ld);
 }
+// Puts several positions, copies a slot, adds one position to some slots and attends from there.
+static void op_cache(struct run *r) { // B T heads kv head_dim longest pad
+    const int *d = r->d;
+    int B = d[0], width = d[3] * d[4], ld = 2 * width + d[2] * d[4] + d[6], ldo = d[2] * d[4];
+    size_t room = (size_t)(B + 1) * (size_t)d[5] * (size_t)width;
+    int32_t *slot = ids(r, B, 1), *at = ids(r, B, 1), *moved = ids(r, B, 1), pair[2] = {B, 0};
+    struct array *k = added(r, r->t, room), *v = added(r, r->t, room),
+                 *first = input(r, r->t, (size_t)(B * d[1]) * (size_t)ld, 1),
+                 *next = input(r, r->t, (size_t)B * (size_t)ld, 1),
+                 *out = written(r, r->t, (size_t)B * (size_t)ldo);
+    for (int b = 0; b < B; b++) {
+        slot[b] = B - b;
+        moved[b] = b ? slot[b] : 0; // the first sequence goes on in another slot
+    }
+    struct array *slots = ints(r, slot, (size_t)B), *zeros = ints(r, at, (size_t)B),
+                 *pairs = ints(r, pair, 2), *later = ints(r, moved, (size_t)B);
+    struct kern_cache host = {d[2], d[3], d[4], d[5], k->host, v->host},
+                      on = {d[2], d[3], d[4], d[5], dev(k), dev(v)};
+    const struct kern_ops *R = r->ref->ops, *D = r->D->ops;
+    R->cache_put(r->ref, KERN_F32, &host, B, d[1], slot, at, first->host, first->host + width, ld);
+    D->cache_put(r->D, r->t, &on, B, d[1], dev(slots), dev(zeros), dev(first),
+                 part(first, (size_t)width), ld);
+    for (int b = 0; b < B; b++)
+        at[b] = (d[1] + b * (d[5] - d[1]) / B) % d[5];
+    struct array *ends = ints(r, at, (size_t)B);
+    R->cache_copy(r->ref, KERN_F32, &host, pair, 1, at[0]);
+    D->cache_copy(r->D, r->t, &on, dev(pairs), 1, at[0]);
+    R->cache_put(r->ref, KERN_F32, &host, B, 1, moved, at, next->host, next->host + width, ld);
+    D->cache_put(r->D, r->t, &on, B, 1, dev(later), dev(ends), dev(next), part(next, (size_t)width),
+                 ld);
+    R->cache_attn(r->ref, KERN_F32, &host, B, moved, at, out->host, ldo, next->host + 2 * width,
+                  ld);
+    D->cache_attn(r->D, r->t, &on, B, dev(later), dev(ends), dev(out), ldo,
+                  part(next, 2 * (size_t)width), ld);
+}
 static void op_attn_bwd(struct run *r) {
     struct attn_case c = attn_case(r);
     struct array *dout = input(r, r->t, c.rows * c.ldo, 1),
@@ -683,6 +718,15 @@ static const struct op_case {
     ATTN_ROPE(false, 1, 130, 4, 1, 128, KERN_MASK_CAUSAL, 1, 8),
     ATTN_ROPE(true, 2, 513, 4, 2, 128, KERN_MASK_PREFIX, 1, 0),
     ATTN_ROPE(true, 2, 513, 3, 1, 64, KERN_MASK_PREFIX, 1, 0),
+#define CACHE(large, ...)                                                                          \
+    {                                                                                              \
+        "cache_put, _copy, _attn", op_cache, {4e-6, 1e-2}, large, { __VA_ARGS__ }                  \
+    }
+    CACHE(false, 1, 1, 1, 1, 2, 2, 0),
+    CACHE(false, 3, 5, 4, 2, 18, 70, 3),
+    CACHE(false, 2, 33, 6, 1, 64, 60, 0),
+    CACHE(false, 2, 3, 2, 2, 256, 20, 5),
+    CACHE(true, 40, 200, 16, 4, 128, 700, 0),
     {"attn_fwd, large scores",
      op_attn_fwd,
      {1e-4, 2e-2},

@@ -202,7 +202,14 @@ static void outcome(struct member *ms[2], const struct member *peer, int f, int 
             r.n = 2;
             break;
         case 2: inter_outer_skip(ms[i]->o, f, &d); continue;
-        case 3: inter_outer_reject(ms[i]->o, f); continue;
+        case 3: // refused; once after its commit was opened, as one of a former incarnation
+            if (round > 7 && ms[i]->D)
+                assert_int_equal(inter_outer_open(ms[i]->o, f, &r), NEB_OK);
+            inter_outer_reject(ms[i]->o, f);
+            if (round < 7)
+                continue;
+            parts[1].mine = false;
+            break;
         case 6: r.parts = parts + 1, r.n = 1; break; // only our own update
         default: break;
         }

@@ -200,15 +200,15 @@ static void same_picks(struct intra_device *a, struct intra_device *b,
     }
     assert_true(equal >= PICKS * TOP - 2); // two equal values may change places
     intra_mask_draws(8, 9, PICKS, u);
-    assert_int_equal(intra_device_sample(a, V - 1, at, PICKS, u, ia), NEB_OK);
-    assert_int_equal(intra_device_sample(b, V - 1, at, PICKS, u, ib), NEB_OK);
+    assert_int_equal(intra_device_sample(a, V - 1, at, PICKS, 1.5f, u, ia), NEB_OK);
+    assert_int_equal(intra_device_sample(b, V - 1, at, PICKS, 1.5f, u, ib), NEB_OK);
     equal = 0;
     for (int i = 0; i < PICKS; i++) {
         assert_in_range(ib[i], 0, V - 2);
         equal += ia[i] == ib[i];
     }
     assert_true(equal >= PICKS - 1); // a sample may lie on the border between two tokens
-    assert_int_equal(intra_device_sample(b, V - 1, at, 0, u, ib), NEB_OK);
+    assert_int_equal(intra_device_sample(b, V - 1, at, 0, 1, u, ib), NEB_OK);
 }
 
 static void test_picks(void **state) {

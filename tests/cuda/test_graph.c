@@ -348,7 +348,7 @@ static void enqueue_heads(float *room) {
                              .logits = made + 624,
                              .block = 2};
     K->label_rows(D, KERN_F32, &rows, NAMED, 2, names, made + 720, made + 744);
-    K->sample_rows(D, KERN_F32, &rows, u, (int32_t *)(void *)(made + 752));
+    K->sample_rows(D, KERN_F32, &rows, 1, u, (int32_t *)(void *)(made + 752));
     K->head_loss(D, KERN_F32, &head, &soft);
     K->rtd_loss(D, KERN_F32, &rtd);
 }

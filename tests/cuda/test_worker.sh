@@ -17,6 +17,13 @@ cp "$BUILD/nebula" "$T/bare/nebula"
 cp "$EMULATED" "$T/bin/libnebula_device.so"
 nebula=$T/bin/nebula
 
+# A program that a shell has found by its name does not look in the working folder.
+mkdir "$T/here"
+touch "$T/here/nebula"
+cp "$EMULATED" "$T/here/libnebula_device.so"
+(cd "$T/here" && PATH=$T/bare:$PATH nebula plan --measure-device) | jq -e '.device == null' \
+    >/dev/null || fail "kernels of the working folder are loaded"
+
 run() { # NAME options…
     local name=$1; shift
     timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 10 --set sync.interval=5 --out \

@@ -3,8 +3,8 @@
 // so two of them have different values to average.
 //
 // usage: attach_client AGENT JOB TARGET [--die-at STEP | --detach-at STEP | --boast-at STEP]
-//        attach_client AGENT JOB TARGET --mesh KIND RANKS [--own START]
-//            [--die-at STEP | --bad KIND | --save-at STEP DIR | --load DIR]
+//        attach_client AGENT JOB TARGET --mesh KIND RANKS [--own START | --base MODULUS]
+//            [--die-at STEP | --bad KIND | [--load DIR] --save-at STEP DIR | --load DIR]
 //
 // --mesh: the loop has RANKS ranks, processes that hold parts of each tensor. rows, cols: of its
 // rows or columns. hsdp: halves of the rows, each on half of the ranks. strided: a part of each
@@ -12,8 +12,10 @@
 // loop has tensors of its own, of several dimensions and dtypes, for a job with `model: attached`;
 // all values begin with START. --brief: the same, but the longest tensor is short. --other: the
 // same, but one of them has another shape. --frozen: the same, but one that is frozen has other
-// values. --bad: the last rank makes a mistake: it declares another name, leaves out a part, has a
-// value that is not finite, makes another call, or closes (name, missing, nan, call, close).
+// values. --base: besides the tensors of a built-in model, the loop has a frozen one, whose values
+// are its indices modulo MODULUS. --bad: the last rank makes a mistake: it declares another name,
+// leaves out a part, has a value that is not finite, makes another call, or closes (name, missing,
+// nan, call, close).
 // --save-at: writes parameters and state to DIR, and ends without a word. --load: continues from
 // there, on any mesh.
 //
@@ -160,6 +162,15 @@ static int64_t flat_of(int i, int k, int64_t e) {
         pitch *= shapes[i][d];
     }
     return flat;
+}
+
+static void take_base(struct nebula *n, int i, const char *mesh, const struct loop_ranks *l,
+                      long modulus) {
+    struct nebula_tensor t = {.size = sizeof t, .name = "base", .dims = 2, .shape = {9, 50}};
+    take_tensor(n, i, &t, mesh, l);
+    for (int k = 0; k < n_parts[i]; k++)
+        for (int64_t e = 0; e < parts[i][k].size; e++)
+            set(&parts[i][k], e, (float)(flat_of(i, k, e) % modulus));
 }
 
 enum { FROZEN = 2 }; // tensors at the end of the list
@@ -358,15 +369,17 @@ int main(int argc, char **argv) {
          own = other || frozen || brief || (argc > 5 && !strcmp(argv[4], "--own"));
     float start = own ? strtof(argv[5], NULL) : 0;
     argv += own ? 2 : 0, argc -= own ? 2 : 0;
+    bool base = argc > 5 && !strcmp(argv[4], "--base");
+    long modulus = base ? strtol(argv[5], NULL, 10) : 0;
+    argv += base ? 2 : 0, argc -= base ? 2 : 0;
     int rank = loop.hooks.rank, ranks = loop.hooks.ranks;
+    const char *from = argc > 5 && !strcmp(argv[4], "--load") ? argv[5] : "";
+    if (*from && argc > 6)
+        argv += 2, argc -= 2;
     const char *how = argc > 5 ? argv[4] : "";
     long at = argc > 5 ? strtol(argv[5], NULL, 10) : -1;
     if (!strcmp(how, "--bad") && rank == ranks - 1)
         bad = argv[5];
-    if (!strcmp(how, "--load"))
-        kept = argv[5];
-    if (!strcmp(how, "--save-at") && argc > 6)
-        kept = argv[6];
     double pace_ms = strcmp(how, "--pace") ? 0 : strtod(argv[5], NULL);
     uint64_t state_random = 0x9e3779b97f4a7c15u * (uint64_t)(target + 1);
     check(nebula_attach(&o, &n), "nebula_attach");
@@ -376,7 +389,10 @@ int main(int argc, char **argv) {
         tensors = take_own(n, mesh, &loop, start, other, frozen, brief);
     else
         take_model(n, tensors, mesh, &loop);
-    if (!strcmp(how, "--load")) {
+    if (modulus > 0)
+        take_base(n, tensors, mesh, &loop, modulus);
+    if (*from) {
+        kept = from;
         keep_parameters(tensors, true);
         keep_state(n, true);
     }
@@ -401,7 +417,8 @@ int main(int argc, char **argv) {
             if (status != NEBULA_ERR_INVALID)
                 return 4;
         }
-        if (step == at && !strcmp(how, "--save-at")) {
+        if (step == at && !strcmp(how, "--save-at") && argc > 6) {
+            kept = argv[6];
             keep_parameters(tensors, false);
             keep_state(n, false);
             return loop_end(&loop, 0);

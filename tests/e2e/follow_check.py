@@ -2,8 +2,10 @@
 """Makes the files of a run, and reads what nebula-follow gave to a tracker with its own library.
 
 usage: follow_check.py make OUT | grow OUT | end OUT | tensorboard OUT | mlflow OUT URI | wandb OUT
+       follow_check.py die OUT mlflow|wandb OPTIONS…
 """
 import json
+import os
 import pathlib
 import struct
 import sys
@@ -82,6 +84,19 @@ elif what == "grow":
     metrics("".join(lines(20, 40)) + line(t=40.5, kind="fault", cluster="paris", text="odd"), "a")
 elif what == "end":
     (out / "summary.json").write_text('{"clusters": [{"name": "paris", "eval_loss": 4.4}]}')
+elif what == "die":  # a follower that is killed when the tracker has made a run
+    import nebula_federation
+
+    if sys.argv[3] == "mlflow":
+        from mlflow.tracking import MlflowClient
+
+        MlflowClient.log_batch = lambda *_, **__: os._exit(9)
+    else:
+        from wandb.sdk.wandb_run import Run
+
+        Run.define_metric = lambda *_, **__: os._exit(9)
+    sys.argv[1:] = ["--once", "--to", *sys.argv[3:], str(out)]
+    nebula_federation.follow()
 elif what == "stdout":
     got = {}
     for row in sys.stdin:

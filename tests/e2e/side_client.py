@@ -3,7 +3,9 @@
 usage: side_client.py teacher TOKENIZER [bad | slow]      (with $NEBULA_AGENT)
        side_client.py student TOKENIZER TEXT FILE [STEP]  FILE keeps the next step; ends at STEP
        side_client.py server TOKENIZER    the teacher asks a server of this program, which first
-                                          fails in every way"""
+                                          fails in every way, and once more in mid-run
+       side_client.py changes TOKENIZER   the same, but the server changes its model in mid-run
+       side_client.py aligned TOKENIZER   a teacher with a part of the student's tokens"""
 import http.server
 import json
 import math
@@ -15,6 +17,7 @@ import time
 
 import nebula
 from nebula.adapters import Server, teach as teach_with
+from nebula.align import Aligned, Vocabulary
 
 
 def refuses(what, status, call, *arguments):
@@ -68,8 +71,13 @@ def teach(tokenizer, how=""):
                 bad_labels(t, text)
             if how == "slow":
                 time.sleep(0.15)
+            if t.writes(text.step):
+                refuses("early", 2, t.put, text, *labels_of(text, t.k))
+                refuses("one", 1, t.answer, text, [[3]])
+                refuses("beyond", 1, t.answer, text, [[t.vocab] for _ in text.sequences])
+                text = t.answer(text, [[ids[0], 3] * 200 for ids, _ in text.sequences])
             t.put(text, *labels_of(text, t.k))
-            print(f"labels of {text.step}", flush=True)
+            print(f"labels of {text.step}, {text.rows} rows", flush=True)
         print(f"state {t.state}", flush=True)
 
 
@@ -78,9 +86,11 @@ def learn(tokenizer, texts, file, end="1000000"):
     kept = pathlib.Path(file)
     begin = json.loads(kept.read_text()) if kept.exists() else 0
 
-    def text(step):
-        return [tuple(lines[(step * 8 + i) % len(lines)]) for i in range(8)]
-    with nebula.student(text, tokenizer, step=begin) as s:
+    def text(step):  # a sample differs in each process
+        own = ([os.getpid() % 300 + 3] if s.writes(step) else [])
+        return [(ids + own, n) for ids, n in
+                (lines[(step * 8 + i) % len(lines)] for i in range(8))]
+    with nebula.student(lambda step: text(step), tokenizer, step=begin) as s:
         if begin == 0:
             refuses("no target", 1, s.ask, [([1, 2], 2)] * 8)
             refuses("few", 1, s.ask, [([1, 2], 1)])
@@ -89,7 +99,7 @@ def learn(tokenizer, texts, file, end="1000000"):
             refuses("many", 1, s.ask, [([1] * (s.seq_len + 1), 1)] * 80)
         for batch, labels in s:
             if s.step == 0:
-                refuses("credit", 8, s.ask, text(s.ahead))
+                refuses("credit", 2, s.ask, text(s.ahead))
             rows = [sum(map(math.exp, labels.logprobs[i * labels.k:(i + 1) * labels.k]))
                     + labels.tails[i] for i in range(batch.rows)]
             if len(labels.ids) != batch.rows * labels.k or max(abs(r - 1) for r in rows) > 0.02:
@@ -104,6 +114,38 @@ def learn(tokenizer, texts, file, end="1000000"):
         print(f"state {s.state}", flush=True)
         if s.state == nebula.DONE:
             s.close(1.25)
+
+
+def teach_aligned(tokenizer):
+    """Its tokens are bytes and half of the student's tokens; the longest that fits comes first."""
+    students = Vocabulary.of(pathlib.Path(tokenizer).with_suffix(".vocab"))
+    pieces = sorted({p for i, p in enumerate(students.pieces) if p and (i % 2 or len(p) == 1)}
+                    | {bytes([b]) for b in range(256)}, key=len, reverse=True)
+
+    def encode(text):
+        raw, ids = text.encode(), []
+        while raw:
+            ids.append(next(i for i, p in enumerate(pieces) if raw.startswith(p)))
+            raw = raw[len(pieces[ids[-1]]):]
+        return ids
+
+    def label(text, k, temperature):
+        ids = [[(t + i) % len(pieces) for i in range(k)]
+               for s, prefix in text.sequences for t in s[prefix:]]
+        return ids, [[math.log(0.8 * 0.2 ** i) for i in range(k)] for _ in ids]
+    with nebula.teacher(tokenizer) as t:
+        aligned, rows, mapped = Aligned(label, Vocabulary(pieces, encode), students), 0, 0
+
+        def count(text, *rest):
+            nonlocal rows, mapped
+            labels = aligned(text, *rest)
+            rows, mapped = rows + text.rows, mapped + aligned.mapped
+            count.mapped = aligned.mapped
+            return labels
+        refuses("too many", 1, t.mapped, 1)
+        teach_with(t, count)
+        print(f"share {mapped / rows}", flush=True)
+        print(f"state {t.state}", flush=True)
 
 
 class Answers(http.server.BaseHTTPRequestHandler):
@@ -143,31 +185,54 @@ class Answers(http.server.BaseHTTPRequestHandler):
         self.wfile.write(data)
 
 
-def serve(tokenizer):
+def server_of(**options):
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    ask = Server(f"http://127.0.0.1:{server.server_port}/v1", "small", most=20, sequences=2,
-                 tries=3, wait_s=0.01, timeout_s=0.5)
+    return Server(f"http://127.0.0.1:{server.server_port}/v1", "small", most=20, sequences=2,
+                  wait_s=0.01, timeout_s=0.5, **options)
+
+
+def serve(tokenizer):
+    ask, down = server_of(tries=3), Server("http://127.0.0.1:9", "small", tries=0, wait_s=0.01)
     text = nebula.Text(0, 1, [([5, 6, 7, 8], 2), ([9, 10, 11], 1)])
+    refuses("unreachable", nebula.IO, down, text, 3, 1.0)
     ids, logprobs = ask(text, 3, 1.0)
     if [row[0] for row in ids] != [7, 8, 10, 11] or any(len(row) != 3 for row in logprobs):
         sys.exit(f"labels: {ids}")
-    for what, how in [("cap", []), ("temperature", []), ("truncated", ["short"]),
-                      ("missing", ["fewer"]), ("changed", ["model"]), ("denied", ["400"]),
-                      ("down", ["500"] * 3), ("late", ["slow"] * 3)]:
+    for what, status, how in [
+            ("cap", 1, []), ("temperature", 1, []), ("truncated", 1, ["short"]),
+            ("missing", 1, ["fewer"]), ("denied", 1, ["400"]), ("changed", 1, ["model"]),
+            ("down", nebula.IO, ["500"] * 3), ("late", nebula.IO, ["slow"] * 3)]:
         Answers.how = list(how)
-        refuses(what, 1, ask, text, 21 if what == "cap" else 3,
+        refuses(what, status, ask, text, 21 if what == "cap" else 3,
                 2.0 if what == "temperature" else 1.0)
         if Answers.how:
             sys.exit(f"{what}: {len(Answers.how)} answers were not asked for")
+    ask.name = ""
     before, Answers.how = Answers.asked, ["500", "slow"]  # both pass
     ask(text, 3, 1.0)
     if Answers.asked != before + 3:
         sys.exit(f"{Answers.asked - before} tries")
+    def fails_at(at):
+        def label(text, *rest):
+            Answers.how = ["500"] * 3 if text.step == at else []
+            return ask(text, *rest)
+        return label
     with nebula.teacher(tokenizer) as t:
+        refuses("in mid-run", nebula.IO, teach_with, t, fails_at(7))
+    with nebula.teacher(tokenizer) as t:  # as the next program would go on
         teach_with(t, ask)
         print(f"state {t.state}", flush=True)
 
 
+def change(tokenizer):
+    ask = server_of()
+    with nebula.teacher(tokenizer) as t:
+        Answers.how = ["good"] * 40 + ["model"]
+        refuses("changes", 1, teach_with, t, ask)
+
+
 print(f"pid {os.getpid()}", flush=True)
-{"teacher": teach, "student": learn, "server": serve}[sys.argv[1]](*sys.argv[2:])
+{"teacher": teach, "student": learn, "server": serve,
+ "changes": change,
+ "aligned": teach_aligned}[sys.argv[1]](*sys.argv[2:])

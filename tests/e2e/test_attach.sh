@@ -128,7 +128,12 @@ run python & pid=$!
     fail "a loop attached with trained tensors that it does not exchange: $(cat "$T/p0.log")"
 grep -q 'tensor lm_head.weight is trained, but .* does not exchange it' "$T/p0.log" ||
     fail "the error does not name the tensors: $(cat "$T/p0.log")"
+has 'cannot begin.*tensor lm_head.weight is trained' "$T/python.log" ||
+    fail "the submitter does not hear why the loop cannot begin: $(tail -3 "$T/python.log")"
+# Beta's loop has the same tensors, and leaves.
+timeout 600 "$client" "$(home python beta)" "" 1 --detach-at 3 >"$T/p4.log" 2>&1 & b=$!
 loop p1 & a=$!
+wait $b || fail "the first trainer of beta failed: $(cat "$T/p4.log")"
 within 60 grep -qs 'made [1-9]' "$T/p1.log" ||
     fail "the Python loop made no step: $(cat "$T/p1.log")"
 sleep 3 # a step takes 5 ms, so by now the loop waits

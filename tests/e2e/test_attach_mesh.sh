@@ -15,7 +15,8 @@ job() { # FILE
 # NAME, then the client's options of alpha and beta
 run() {
     job "$T/$1.yaml"
-    timeout 600 "$nebula" pretrain "$T/$1.yaml" --local 2 --out "$T/$1" >"$T/$1.log" 2>&1 & pid=$!
+    timeout 600 "$nebula" pretrain "$T/$1.yaml" --local 2 --out "$T/$1" \
+        ${seal:+--seal-key "$seal"} >"$T/$1.log" 2>&1 & pid=$!
     # shellcheck disable=SC2086
     timeout 600 "$client" "$T/$1/clusters/alpha" e2e 1 $2 >"$T/$1-a.log" 2>&1 & a=$!
     # shellcheck disable=SC2086
@@ -52,6 +53,22 @@ finish back
 has 'begins at 20' "$T/back-a.log" || fail "alpha did not start from the checkpoint of step 20"
 [[ $(summary '.clusters[0].params_digest' "$T/back") == "$want" ]] ||
     fail "the digest differs after a change of the mesh"
+# Jobs with a built-in model compare the same list: a frozen base has other values on one site,
+# which is an error on both before a step is made.
+run base "--mesh rows 2 --base 97" "--mesh cols 2 --base 101"
+differs() { # NAME ERE: both loops end, and say how
+    for loop in $a $b; do
+        rc=0; wait "$loop" || rc=$?
+        [[ $rc == 11 ]] || fail "a loop with other tensors ended with status $rc"
+    done
+    ! wait $pid || fail "the job $1 should fail"
+    for log in a b; do
+        grep -Eq "status 1: .*$2" "$T/$1-$log.log" || fail "$log does not say what differs"
+    done
+}
+hex='[0-9a-f]{32}'
+differs base "\"base\": cluster [a-z]* has 9×50 .* digest $hex, cluster [a-z]* has .* digest $hex"
+
 # Tensors of the loop's own: several dimensions and dtypes, a row longer than a unit, an expert that
 # stays at its site.
 job() {
@@ -103,24 +120,43 @@ finish bad
 [[ $(summary '.clusters[0].params_digest' "$T/bad") == "$want" ]] ||
     fail "the digest differs after mistakes"
 
-# The loop saves the state with its own parameters, and continues from both on another mesh: at step
-# 24, where the library has no checkpoint.
-mkdir "$T/own-state"
-run kept "--mesh rows 3 --own 0.25 --save-at 24 $T/own-state" "--mesh hsdp 2 --own 0.25"
+# The loop saves the state with its own parameters, and continues from both on other meshes, of 4, 2
+# and 8 ranks: at steps 24 and 31, where the library has no checkpoint.
+mkdir "$T/own-state" "$T/then-state"
+run kept "--mesh rows 4 --own 0.25 --save-at 24 $T/own-state" "--mesh hsdp 2 --own 0.25"
 wait $a || fail "the loop could not save its state: $(cat "$T/kept-a.log")"
-timeout 600 "$client" "$T/kept/clusters/alpha" e2e 1 --mesh cols 2 --own 0.25 --load \
-    "$T/own-state" \
-    >"$T/kept-a.log" 2>&1 & a=$!
+loads() { # STEP MESH RANKS OPTIONS…
+    timeout 600 "$client" "$T/kept/clusters/alpha" e2e 1 --mesh "$2" "$3" --own 0.25 "${@:4}" \
+        >"$T/kept-a.log" 2>&1 & a=$!
+    within 60 has "begins at $1" "$T/kept-a.log" || fail "the loop did not begin at step $1"
+}
+loads 24 cols 2 --load "$T/own-state" --save-at 31 "$T/then-state"
+wait $a || fail "the loop could not save its state again: $(cat "$T/kept-a.log")"
+loads 31 strided 8 --load "$T/then-state"
 finish kept
-has 'begins at 24' "$T/kept-a.log" || fail "the loop did not begin at step 24"
 [[ $(summary '.clusters[0].params_digest' "$T/kept") == "$want" ]] ||
     fail "the digest differs after a state of the loop's own"
 
-# All take the first values of one cluster.
-init='{from: alpha}' run from "--mesh cols 2 --own 0.25" "--mesh rows 3 --own 0.5"
+# All take the first values of one cluster. Both sites seal what they write.
+"$nebula" seal init "$T/seal.key" --home "$T/home" >"$T/sealed" || fail "seal init failed"
+seal=$T/seal.key init='{from: alpha}' run from "--mesh cols 2 --own 0.25" "--mesh rows 3 --own 0.5"
 finish from
+find "$T/from" -name '*.ckpt' -o -name '*.part' >"$T/sealed"
+(($(grep -c 'part$' "$T/sealed") > 2)) || fail "the ranks wrote no parts: $(cat "$T/sealed")"
+while IFS= read -r file; do
+    [[ $(head -c 7 "$file") == nebseal ]] || fail "$file is in clear"
+done <"$T/sealed"
 [[ $(summary '.clusters[0].params_digest' "$T/from") == "$want" ]] ||
     fail "the loops did not begin with the values of alpha"
+has 'taken over from a snapshot' "$T/from-b.log" || fail "beta did not get the values of alpha"
+# A loop that has these values already gets nothing.
+init='{from: alpha}' run same "--mesh cols 2 --own 0.25" "--mesh rows 3 --own 0.25"
+finish same
+[[ $(summary '.clusters[0].params_digest' "$T/same") == "$want" ]] ||
+    fail "the digest differs after equal first values"
+! has 'taken over from a snapshot' "$T/same-b.log" || fail "beta got values that it had already"
+has 'this loop begins with the first parameters' "$T/same/metrics.jsonl" ||
+    fail "beta does not say that it has the first values"
 # A loop that loads its own state keeps it, also if its agent has no checkpoint and would fetch
 # parameters. Only the loop that begins without a state takes those of alpha.
 mkdir "$T/from-state"
@@ -144,26 +180,9 @@ timeout 600 "$BUILD/train_ranks" "$T/example/clusters/beta" 1 >"$T/example-b.log
 finish example
 # Another shape on one site: an error on both, before a step is made.
 run differ "--mesh rows 2 --own 0.25" "--mesh cols 2 --other 0.25"
-for loop in $a $b; do
-    rc=0; wait "$loop" || rc=$?
-    [[ $rc == 11 ]] || fail "a loop with other tensors ended with status $rc"
-done
-! wait $pid || fail "the job should fail"
-for log in a b; do
-    has 'status 1: .*wte.*211×2[45] .*211×2[45] ' "$T/differ-$log.log" ||
-        fail "$log does not say what differs"
-done
+differs differ 'wte.*211×2[45] .*211×2[45] '
 # Frozen tensors travel nowhere: their values must be equal before a step is made, whatever the
 # mesh. In a group that is never exchanged they may differ, as in the run from.
 run frozen "--mesh cols 3 --frozen 0.25" "--mesh rows 2 --own 0.25"
-for loop in $a $b; do
-    rc=0; wait "$loop" || rc=$?
-    [[ $rc == 11 ]] || fail "a loop with another frozen base ended with status $rc"
-done
-! wait $pid || fail "the job should fail"
-digest='[0-9a-f]\{32\}' base='tensor "blocks.2.base": cluster [a-z]* has 6×10×7 '
-for log in a b; do
-    has "$base.*, frozen, with digest $digest, .*$digest" "$T/frozen-$log.log" ||
-        fail "$log does not name the frozen tensor"
-done
+differs frozen "\"blocks.2.base\": cluster [a-z]* has 6×10×7 .*, frozen, with digest $hex, .*$hex"
 echo "attached loops on different meshes end with equal digests"

@@ -65,16 +65,22 @@ job owner '{match: "ln.*", exchange: {owner: beta}, fragments: 1}' 1
 loop owner 3 ""
 finish owner
 
-# The agent is killed in mid-run: all ranks connect again.
+# The agent is killed in mid-run, and has other keys and another port for workers afterwards: rank 0
+# hands these to the other ranks, and all connect again.
 job again
-loop again 3 carrier.put:+400
+loop again 3 'carrier.far:*,carrier.put:+400'
 wait_for 60 "a merge" grep -q '"kind":"round"' "$T/again/metrics.jsonl"
 kill -KILL "${pid[a]}"
 wait "${pid[a]}" 2>/dev/null || true
+mv "$T/a.log" "$T/a-before.log"
 start_alpha --workers 127.0.0.1
 finish again # a merge that is late because of the restart changes the digest of both
 has 'attached again to the agent' "$T/again-a.log" || fail "the loop did not attach again"
-echo "all ranks connect again after a restart of the agent"
+for rank in 1 2; do
+    grep -q "rank $rank runs on another host, 127.0.0.1" "$T/a.log" ||
+        fail "rank $rank did not connect to the new agent over TCP"
+done
+echo "all ranks connect again, over TCP, after a restart of the agent"
 
 job lost
 loop lost 3 'carrier.put:*'

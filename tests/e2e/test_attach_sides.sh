@@ -76,6 +76,19 @@ wait
 grep -Eq "vocabulary differs between the clusters: here [0-9a-f]{64}, there [0-9a-f]{64}" \
     "$T/other.log" || fail "the error does not name the digests: $(tail -n 3 "$T/other.log")"
 
+# A teacher with other tokens, whose labels are mapped.
+short aligned "$attached" "align: text"
+start aligned
+client "$T/aligned/clusters/alpha" aligned "$tokenizer" >"$T/aligned.out" 2>&1 ||
+    fail "the teacher with other tokens failed: $(cat "$T/aligned.out")"
+ended aligned
+jq -e --argjson share "$(sed -n 's/^share //p' "$T/aligned.out")" '.quality.clusters.alpha |
+    .mapped_share - $share | fabs < 1e-9 and $share > 0.2 and $share < 0.95' \
+    "$T/aligned/summary.json" >/dev/null ||
+    fail "summary: $(jq -c .quality "$T/aligned/summary.json")"
+grep -Eq '^alpha +[0-9.]+ % of the positions could be mapped' "$T/aligned.log" ||
+    fail "the job does not say the share: $(tail -n 5 "$T/aligned.log")"
+
 # Labels from a server, at temperature 1: the same probabilities, and most of them the same labels.
 short server "$attached"
 sed -i 's/temperature: 1.5/temperature: 1/' "$T/server.yaml"
@@ -83,13 +96,21 @@ start server
 client "$T/server/clusters/alpha" server "$tokenizer" >"$T/server.out" 2>&1 ||
     fail "the teacher with a server failed: $(cat "$T/server.out")"
 ended server
-for text in 'cap: .*at most 20 .*asks for 21' 'temperature: .*distill.temperature 2' \
+for text in 'unreachable: .*127.0.0.1:9.*refused' 'in mid-run: .*500' \
+    'cap: .*at most 20 .*asks for 21' 'temperature: .*distill.temperature 2' \
     'truncated: .*of 3 of 4 tokens' 'missing: .*1 answers to 2 prompts' \
     "changed: .*'small' before, and now as 'other'" 'denied: .*400' 'down: .*500' 'late: .*time'; do
     grep -q "$text" "$T/server.out" || fail "no error like '$text': $(cat "$T/server.out")"
 done
 jq -e '.quality.clusters.beta.taught_share == 1' "$T/server/summary.json" >/dev/null ||
     fail "summary: $(jq -c . "$T/server/summary.json")"
+cp "$T/server.yaml" "$T/changes.yaml"
+start changes
+client "$T/changes/clusters/alpha" changes "$tokenizer" >"$T/changes.out" 2>&1 ||
+    fail "the teacher with a server that changes failed: $(cat "$T/changes.out")"
+! wait "$pid" || fail "labels of two models were mixed"
+grep -q "answered as model 'small' before, and now as 'other'" "$T/changes.log" ||
+    fail "the job does not name both models: $(tail -n 3 "$T/changes.log")"
 
 # ---- a student
 for i in {1..40}; do # ids, and how many of them are given
@@ -120,4 +141,9 @@ refused() { # MESSAGE OPTIONS…
 refused "needs its role, distill.push_text: true" --set distill.push_text=false
 refused "its program has its own model" --set distill.teacher.learn=true
 refused "model.vocab: is missing" --set model.vocab=0
+refuses 2 "distill.align: text needs a teacher with launcher: attach" check "$T/learn.yaml" \
+    --set distill.align=text
+short mesh "[{name: alpha, role: teacher, launcher: attach},
+    {name: beta, role: student, mesh: {tp: 3}}]"
+refuses 2 "mesh.tp: 3 does not divide model.n_heads 4" check "$T/mesh.yaml"
 echo "attached teachers and students: killed, with bad input, with another vocabulary"

@@ -15,6 +15,13 @@ sed -i 's/steps: 60/steps: 200/; s/every_steps: 20/every_steps: 30/' "$T/job.yam
 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/whole" >"$T/whole.log" 2>&1 ||
     fail "the run failed"
 want=$(summary '.clusters[0].params_digest' "$T/whole")
+for sides in "distill student student" "rtd generator discriminator"; do # nebula check says so
+    read -r mode first second <<<"$sides"
+    sed "s/^mode: .*/mode: $mode/; /^sync:/d; s/\(alpha\), .*/\1, role: $first}/
+        s/\(beta\), .*/\1, role: $second}/" "$T/job.yaml" >"$T/sides.yaml"
+    if "$nebula" check "$T/sides.yaml" >"$T/check.log" 2>&1; then fail "mode $mode is fine"; fi
+    grep -q "take no corpus that streams" "$T/check.log" || fail "$mode: $(cat "$T/check.log")"
+done
 # The files may be gone: a cluster that ends removes those that it does not need any more.
 [[ -d $T/corpus/cache ]] || fail "no shard was made"
 

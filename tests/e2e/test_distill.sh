@@ -110,6 +110,11 @@ for f in hypotheses references sources; do
 done
 diff -q <(tr '[:lower:]' '[:upper:]' <"$T/mt/sources.txt") "$T/mt/references.txt" >/dev/null ||
     fail "sources and references are not pairs"
+"$nebula" eval "$T/two/checkpoint" --task translate --corpus "$T/corpus" --beam 3 --windows 10 \
+    --out "$T/mt-tp" --tp 2 --json >"$T/eval-tp.json" 2>&1 || fail "eval on two ranks failed"
+diff "$T/mt/hypotheses.txt" "$T/mt-tp/hypotheses.txt" || fail "two ranks translate differently"
+jq -e '.chrf > 0 and .bleu >= 0 and .pairs == 10' "$T/eval-tp.json" >/dev/null ||
+    fail "eval on two ranks: $(cat "$T/eval-tp.json")"
 
 # A corpus without held-out pairs: the run ends, and the unmeasured values are null.
 spec "$T/none.yaml" 1

@@ -67,4 +67,18 @@ sed 's/role: teacher, threads: 1/role: teacher, threads: 1, mesh: {tp: 8}/' \
     "$T/text.yaml" >"$T/tp8.yaml"
 refuses tp8 "tp: 8 does not divide model.n_heads 4"
 refuses text "is not one of: translate, text, instruct" --set distill.task=sing
+# Mode rtd: windows that are longer than the text, and batches that no stream takes.
+cat >"$T/rtd.yaml" <<YAML
+job: rtd
+mode: rtd
+steps: 10
+model: {n_layers: 1, d_model: 16, n_heads: 2, d_ff: 32}
+data: {corpus: $T/prose, seq_len: 64, batch: 2}
+optim: {lr: 0.003}
+clusters: [{name: alpha, role: generator}, {name: beta, role: discriminator}]
+YAML
+"$nebula" check "$T/rtd.yaml" >"$T/check.log" 2>&1 || fail "check: $(cat "$T/check.log")"
+refuses rtd "has too few tokens for windows of 60000" --set data.seq_len=60000 --set data.batch=1
+refuses rtd "makes batches of up to .* or data.seq_len" --set data.batch=1000 \
+    --set data.accumulate=100
 echo "students of text and of prompts; check refuses what the run would refuse"

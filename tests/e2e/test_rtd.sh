@@ -233,7 +233,7 @@ no_lm() { # CHECKPOINT WHAT COMMAND...
 }
 generator=$T/two/checkpoint/generator.ckpt
 no_lm "$T/two/checkpoint" discriminator eval "$T/two/checkpoint" --corpus "$T/corpus" --windows 1
-no_lm "$T/two/checkpoint" discriminator generate "$T/two/checkpoint" \
+no_lm "$T/two/checkpoint/model.ckpt" discriminator generate "$T/two/checkpoint" \
     --tokenizer "$T/corpus/tokenizer.model" --prompt "This License"
 no_lm "$T/two/checkpoint" discriminator eval "$T/two/checkpoint" --logits --ids "1 2 3"
 no_lm "$generator" generator eval "$generator" --corpus "$T/corpus" --windows 1

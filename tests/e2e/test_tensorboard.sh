@@ -46,6 +46,9 @@ jq -e --slurpfile m "$T/run/metrics.jsonl" '.traceEvents
     and any(.ph == "f" and .pid == 1) and any(.ph == "f" and .pid == 2)
     and any(.ph == "C" and .name == "link" and .args.sent_bit_s > 0)
     and all(.ph != "X" or .dur > 0)' "$T/run/trace.json" >/dev/null || fail "the trace is wrong"
+(ulimit -f 4 && ! "$nebula" trace "$T/run" -o "$T/cut.json" 2>"$T/cut.log") &&
+    has "error cannot write $T/cut.json: File too large" "$T/cut.log" && [[ ! -e $T/cut.json ]] ||
+    fail "a trace that the disk has no room for: $(cat "$T/cut.log")"
 [[ $(find "$T/run/tensorboard/alpha" "$T/run/tensorboard/beta" -type f | wc -l) == 4 ]] ||
     fail "wrong event files: $(ls "$T"/run/tensorboard/*)"
 

@@ -28,6 +28,8 @@ static struct sec_vault *sealing;      // a vault of job 1; NULL: in clear
 static const struct neb_vault *vault;  // the interface of `sealing`
 static const struct neb_vault *writes; // for the next files
 
+static const uint64_t ranks[FILES - 1] = {3, 5}; // that write the parts
+
 static uint64_t word(int64_t step, uint32_t k, int i) {
     return (uint64_t)step * 1000003u + k * 7919u + (uint64_t)i;
 }
@@ -35,7 +37,6 @@ static uint64_t word(int64_t step, uint32_t k, int i) {
 static enum neb_status write_one(const char *path, int64_t step, uint64_t token, uint32_t k) {
     static uint64_t x[WORDS];
     struct intra_ckpt_writer *w = NULL;
-    const uint64_t note[2] = {token, FILES - 1};
     char name[16];
     for (int i = 0; i < WORDS; i++)
         x[i] = word(step, k, i);
@@ -46,7 +47,7 @@ static enum neb_status write_one(const char *path, int64_t step, uint64_t token,
     if (st == NEB_OK)
         st = intra_ckpt_add(w, name, INTRA_U64, WORDS, 1, x);
     if (st == NEB_OK && !k)
-        st = intra_ckpt_add(w, INTRA_PARTS_SECTION, INTRA_U64, 2, 1, note);
+        st = intra_parts_note(w, &part, ranks);
     if (st == NEB_OK)
         st = intra_ckpt_commit(w);
     intra_ckpt_writer_destroy(&w);
@@ -140,6 +141,15 @@ static void test_the_same_step_again(void **state) {
     assert_int_equal(files_here(), FILES);
 }
 
+static void names_part(const char *path, enum neb_status status, const char *text) {
+    char why[2 * NEB_PATH_MAX];
+    struct intra_ckpt *c = NULL;
+    assert_int_equal(intra_ckpt_open_in(vault, path, true, &c), status);
+    neb_last_error(why, sizeof why);
+    if (!strstr(why, text))
+        fail_msg("\"%s\" does not name \"%s\"", why, text);
+}
+
 // If a part is lost, damaged or from another generation, the previous generation is used.
 static void test_what_is_no_part(void **state) {
     (void)state;
@@ -164,11 +174,19 @@ static void test_what_is_no_part(void **state) {
     was.p[was.len / 2] ^= 1;
     assert_int_equal(neb_fs_write(part, was.p, was.len, 0600), NEB_OK);
     assert_int_equal(loads(), 1);
+    names_part(path, NEB_ERR_CORRUPT, vault ? "-1.part" : "-1.part (of rank 3)");
+    // intact, with the right number and token, but it was written later
+    if (!vault) {
+        assert_int_equal(write_one(path, 7, note[0], 1), NEB_OK);
+        assert_int_equal(loads(), 1);
+        names_part(path, NEB_ERR_CORRUPT, "(of rank 3): its digest is not the one");
+    }
     was.p[was.len / 2] ^= 1;
     assert_int_equal(neb_fs_write(part, was.p, was.len, 0600), NEB_OK);
     assert_int_equal(loads(), 2);
     assert_int_equal(neb_fs_remove(part), NEB_OK);
     assert_int_equal(loads(), 1);
+    names_part(path, NEB_ERR_NOT_FOUND, "-1.part (of rank 3) cannot be used");
     assert_int_equal(neb_fs_remove(path), NEB_OK); // the next prune removes its parts
     assert_int_equal(intra_ckpt_prune(vault, dir, 2), NEB_OK);
     assert_int_equal(files_here(), FILES);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Messages that a worker gets from another cluster's worker in modes rtd and distill. These are
 // batches of replaced tokens, with or without the text; batches of rows of shared embeddings, and
-// the rows in answer; labels; and a student's requests. Bad messages are refused. The worker trains
-// on accepted ones. Input: a byte that chooses one of `kinds`, then messages. An odd byte: the true
-// next message, changed at half as many places (u16 where, u8 xor); else the input's own (u16
-// length, bytes).
+// the rows in answer; labels, also of a student's samples and with a teacher's answers; and a
+// student's requests. Bad messages are refused. The worker trains on accepted ones. Input: a byte
+// that chooses one of `kinds`, then messages. An odd byte: the true next message, changed at half
+// as many places (u16 where, u8 xor); else the input's own (u16 length, bytes).
 #include "agent/train/distill.h"
 #include "agent/train/rtd.h"
 #include "tests/testing.h"
@@ -16,7 +16,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { STEPS = 4, MESSAGES = 8, EDITS = 3 };
-enum kind { TEXT_HERE, TEXT_PUSHED, SHARED, ROWS, LABELS, REQUESTS, KINDS };
+enum kind { TEXT_HERE, TEXT_PUSHED, SHARED, ROWS, LABELS, REQUESTS, SAMPLES, ANSWERS, KINDS };
 static struct kern *K;
 static struct intra_corpus *corpus;
 static char folder[64];
@@ -130,24 +130,29 @@ static void talk_rtd(struct talk *t, const char *options, struct talk *rows) {
     neb_buf_free(&batch);
 }
 
-static void talk_distill(void) {
-    struct talk *labels = &kinds[LABELS], *requests = &kinds[REQUESTS];
+// requests: gets the student's, or NULL.
+static void talk_distill(struct talk *labels, enum agent_text_source source,
+                         struct talk *requests) {
     struct neb_buf request = {0}, out = {0};
     make_job(&labels->job,
              "mode: distill\ndistill: {k: 4, teacher: {learn: true, n_layers: 1, "
              "d_model: 8, n_heads: 2, d_ff: 16}}\n"
              "clusters: [{name: anna, role: teacher}, {name: bert, role: student}]\n");
-    requests->job = labels->job;
+    labels->job.distill.source = source; // the teacher learns only because it has no checkpoint
     struct agent_distill_side *teacher = distill_side(labels, AGENT_ROLE_TEACHER),
                               *student = distill_side(labels, AGENT_ROLE_STUDENT);
     for (int64_t step = 0; step < STEPS; step++) {
+        NEB_ASSERT(distill_write_ahead(student) == NEB_OK);
         NEB_ASSERT(agent_distill_request(student, step, &request) == NEB_OK);
         NEB_ASSERT(agent_distill_label(teacher, 0, step, 4, request.p, request.len, &out) ==
                    NEB_OK);
         NEB_ASSERT(agent_distill_step_of(out.p, out.len) == step);
-        keep(requests, &request);
+        if (requests)
+            keep(requests, &request);
         keep(labels, &out);
-        NEB_ASSERT(agent_distill_learn(student, out.p, out.len) == NEB_OK);
+        NEB_ASSERT(agent_distill_learn(student, &(struct agent_distill_labels){out.p, out.len, 1},
+                                       1) == NEB_OK);
+        NEB_ASSERT(student->s.taught == student->s.targets);
     }
     agent_distill_destroy(&teacher);
     agent_distill_destroy(&student);
@@ -172,7 +177,10 @@ static void set_up(void) {
     talk_rtd(&kinds[TEXT_PUSHED], ", push_text: true", NULL);
     talk_rtd(&kinds[SHARED], ", ahead: 1, share_embeddings: 1", &kinds[ROWS]);
     kinds[ROWS].job = kinds[SHARED].job;
-    talk_distill();
+    talk_distill(&kinds[LABELS], AGENT_TEXT_CORPUS, &kinds[REQUESTS]);
+    kinds[REQUESTS].job = kinds[LABELS].job;
+    talk_distill(&kinds[SAMPLES], AGENT_TEXT_STUDENT, NULL);
+    talk_distill(&kinds[ANSWERS], AGENT_TEXT_TEACHER, NULL);
     atexit(free_all);
 }
 
@@ -206,8 +214,8 @@ struct listener { // one of these is set
 static struct listener listen_to(enum kind kind) {
     const struct talk *t = &kinds[kind];
     struct listener l = {0};
-    if (kind == LABELS || kind == REQUESTS)
-        l.distill = distill_side(t, kind == LABELS ? AGENT_ROLE_STUDENT : AGENT_ROLE_TEACHER);
+    if (kind >= LABELS)
+        l.distill = distill_side(t, kind == REQUESTS ? AGENT_ROLE_TEACHER : AGENT_ROLE_STUDENT);
     else
         l.rtd = rtd_side(t, kind == ROWS ? AGENT_ROLE_GENERATOR : AGENT_ROLE_DISCRIMINATOR);
     return l;
@@ -233,9 +241,14 @@ static enum neb_status take(enum kind kind, struct listener *l, const uint8_t *p
     int64_t step;
     switch (kind) {
     case LABELS:
+    case SAMPLES:
+    case ANSWERS:
+        NEB_ASSERT(distill_write_ahead(l->distill) == NEB_OK);
         step = agent_distill_step_of(p, n);
         NEB_ASSERT(step >= 0 || n < 8 || p[7] & 0x80);
-        return l->distill->s.f.step < STEPS ? agent_distill_learn(l->distill, p, n) : NEB_ERR_STATE;
+        return l->distill->s.f.step < STEPS
+                   ? agent_distill_learn(l->distill, &(struct agent_distill_labels){p, n, 1}, 1)
+                   : NEB_ERR_STATE;
     case REQUESTS:
         step = l->distill->s.f.step;
         return step < STEPS ? agent_distill_label(l->distill, 0, step, 4, p, n, &l->out)

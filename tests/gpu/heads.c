@@ -138,7 +138,7 @@ static void labels(struct heads *h) {
     h->D->ops->label_rows(h->D, KERN_BF16, &h->rows, K, 2, h->names, h->logp, h->tail);
 }
 static void draws(struct heads *h) {
-    h->D->ops->sample_rows(h->D, KERN_BF16, &h->rows, h->u, h->drawn);
+    h->D->ops->sample_rows(h->D, KERN_BF16, &h->rows, 1, h->u, h->drawn);
 }
 static void plain(struct heads *h) { h->D->ops->head_loss(h->D, KERN_BF16, &h->head, NULL); }
 static void taught(struct heads *h) { h->D->ops->head_loss(h->D, KERN_BF16, &h->head, &h->soft); }

@@ -57,7 +57,7 @@ static bool generator(struct modes *m, struct side *s) {
         m->y[i] = i % MASKED ? KERN_IGNORE : m->y[i];
     intra_trainer_micro(s->t, m->x, m->y);
     intra_mask_draws(1, 1, (int32_t)(m->n / MASKED), m->u);
-    return intra_device_sample(s->passes, m->c.model.vocab - 1, m->at, (int32_t)(m->n / MASKED),
+    return intra_device_sample(s->passes, m->c.model.vocab - 1, m->at, (int32_t)(m->n / MASKED), 1,
                                m->u, m->drawn) == NEB_OK;
 }
 static bool student(struct modes *m, struct side *s) {

@@ -203,6 +203,27 @@ static void op_attn_fwd(struct run *r) {
     float *out = written(r, rows * ldo), *lse = written(r, rows * d[2]);
     r->K->ops->attn_fwd(r->K, KERN_F32, &s, out, ldo, lse, qkv, ld, k, ld, v, ld);
 }
+// Puts several positions, copies a slot, adds one position to some slots and attends from there.
+static void op_cache(struct run *r) { // B T heads kv head_dim longest pad
+    const int *d = r->d;
+    int B = d[0], width = d[3] * d[4], ld = 2 * width + d[2] * d[4] + d[6], ldo = d[2] * d[4];
+    size_t room = (size_t)(B + 1) * (size_t)d[5] * (size_t)width;
+    int32_t *at = ids(r, B, 1), *slot = ids(r, B, 1), *pair = ids(r, 2, 1);
+    struct kern_cache c = {d[2], d[3], d[4], d[5], added(r, room), added(r, room)};
+    float *first = input(r, (size_t)(B * d[1]) * (size_t)ld, 1),
+          *next = input(r, (size_t)B * (size_t)ld, 1), *out = written(r, (size_t)B * (size_t)ldo);
+    const struct kern_ops *K = r->K->ops;
+    for (int b = 0; b < B; b++)
+        slot[b] = B - b;
+    K->cache_put(r->K, KERN_F32, &c, B, d[1], slot, at, first, first + width, ld);
+    for (int b = 0; b < B; b++)
+        at[b] = (d[1] + b * (d[5] - d[1]) / B) % d[5];
+    pair[0] = slot[0];
+    slot[0] = pair[1] = 0; // the sequence goes on in another slot
+    K->cache_copy(r->K, KERN_F32, &c, pair, 1, at[0]);
+    K->cache_put(r->K, KERN_F32, &c, B, 1, slot, at, next, next + width, ld);
+    K->cache_attn(r->K, KERN_F32, &c, B, slot, at, out, ldo, next + 2 * width, ld);
+}
 static void op_attn_bwd(struct run *r) {
     const int *d = r->d;
     struct kern_attn s = attn_shape(r);
@@ -358,7 +379,7 @@ static void op_picks(struct run *r) { // n d V k(0: all)
     float *drawn = written(r, n), *logp = written(r, n * (k ? k : V)),
           *tail = k ? written(r, n) : NULL, *named = written(r, n * k);
     q.log_sums = k ? written(r, n) : NULL;
-    r->K->ops->sample_rows(r->K, KERN_F32, &q, u, id);
+    r->K->ops->sample_rows(r->K, KERN_F32, &q, 0.7f, u, id);
     for (size_t i = 0; i < n; i++)
         drawn[i] = (float)id[i];
     r->K->ops->label_rows(r->K, KERN_F32, &q, d[3], 2, id, logp, tail);
@@ -508,6 +529,9 @@ static const struct op_case {
     ATTN(3, 140, 2, 2, 16, KERN_MASK_PREFIX, 2, 0),
     ATTN(5, 33, 3, 3, 10, KERN_MASK_PREFIX, 1, 0),
     ATTN(1, 70, 1, 1, 256, KERN_MASK_CAUSAL, 1, 0),
+    {"cache", op_cache, 4e-6, {1, 1, 1, 1, 2, 2, 0}},
+    {"cache", op_cache, 4e-6, {3, 5, 4, 2, 18, 70, 3}},
+    {"cache", op_cache, 4e-6, {2, 130, 6, 1, 64, 200, 0}},
     {"attn_bwd before rope", op_attn_bwd, 2e-5, {2, 65, 4, 2, 18, KERN_MASK_CAUSAL, 2, 3, 1}},
     {"attn_fwd, large scores", op_attn_fwd, 1e-4, {1, 129, 2, 1, 16, KERN_MASK_CAUSAL, 30, 0}},
     {"head_loss", op_head, 1e-5, {1, 3, 2, 0, 7}},

@@ -39,7 +39,8 @@ for options in "clip=adagc bias=1" "tied=1" "trainable=lora"; do
         echo "a damaged part was read"
         exit 1
     fi
-    grep -q "2.part: it has no trailer" "$work/out" || {
+    grep -q "2.part: it has no trailer" "$work/out" &&
+        grep -q "its part .*2.part (of rank 2) cannot be used" "$work/out" || {
         cat "$work/out"
         echo "no message about the damaged part"
         exit 1

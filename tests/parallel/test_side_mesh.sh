@@ -73,6 +73,25 @@ sides learns "" "" "$learns"
 sides learns_mesh "dp: 2, tp: 2" "pp: 2" "$learns"
 near learns learns_mesh
 
+# Samples of a student on a mesh, and two students on meshes that are one model.
+own="$frozen, push_text: true, source: student, ahead: 2"
+sides own "" "" "$own"
+sides own_mesh "tp: 2" "dp: 2, pp: 2" "$own"
+near own own_mesh
+federation() { # NAME MESH_BETA MESH_GAMMA MESH_TEACHER
+    job "$T/$1.yaml" "[{name: beta, role: student, $(place "$2")}, {name: gamma, role: student,
+        $(place "$3")}, {name: alpha, role: teacher, $(place "$4")}]" "$frozen, federate: true"
+    sed -i 's/steps: 60/steps: 10/; s/windows: 20/windows: 2/; s/batch: 6/batch: 4/' "$T/$1.yaml"
+    echo "sync: {interval: 4, fragments: 2, overlap: 1, codec: fp32}" >>"$T/$1.yaml"
+    run "$T/$1.yaml" 3 "$T/$1"
+    [[ $(summary '[.clusters[] | select(.name != "alpha") | .params_digest] | unique | length' \
+        "$T/$1") == 1 ]] || fail "$1: the students differ"
+    jq -e '.rounds >= 4' "$T/$1/summary.json" >/dev/null || fail "$1: $(summary .rounds "$T/$1")"
+}
+federation federated "" "" ""
+federation federated_mesh "dp: 2" "tp: 2" "tp: 2"
+near federated federated_mesh
+
 # ---- a rank that is killed, and one that hangs
 NEBULA_FAULT=worker.step:+300 timeout 600 "$nebula" distill "$T/parts.yaml" --local 2 \
     --out "$T/kill" --set hang_after_s=2 --set distill.ahead=1 >"$T/kill.log" 2>&1 &
@@ -114,7 +133,7 @@ YAML
         >"$T/$name.log" 2>&1 || fail "the run $name failed: $(tail -n 3 "$T/$name.log")"
 }
 rtd rtd_one "" ""
-rtd rtd_mesh "dp: 2, tp: 2" "pp: 2, tp: 2"
+rtd rtd_mesh "dp: 2, tp: 2" "pp: 2, tp: 2" --set recompute=true
 near rtd_one rtd_mesh
 figures_near 1e-3 "$(summary .quality.discriminator.eval_auc "$T/rtd_one")" \
     "$(summary .quality.discriminator.eval_auc "$T/rtd_mesh")" || fail "rtd_mesh: another AUC"

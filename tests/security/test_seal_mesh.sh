@@ -84,7 +84,7 @@ if "$nebula" eval "$newest" --corpus "$T/corpus" --seal-key "$T/seal.key" >"$T/s
     fail "a part of another generation was accepted"
 fi
 [[ $(grep -c 'error' "$T/swapped.log") == 1 ]] &&
-    has "${own##*/}: not part 1 of 1 of its checkpoint" <"$T/swapped.log" ||
+    has "${own##*/} (of rank 1): not part 1 of 1 of its checkpoint" <"$T/swapped.log" ||
     fail "the error does not name the swapped part: $(cat "$T/swapped.log")"
 # A resumed run uses the generation before, here with stages in place of replicas.
 sed 's/mesh: {dp: 2}/mesh: {pp: 2}/' "$T/job.yaml" >"$T/then.yaml"

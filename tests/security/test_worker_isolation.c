@@ -237,6 +237,43 @@ static void test_folder(void **state) { // a folder that others can write to
 
 static const struct agent_credential_wait no_wait = {.limit = NEB_S};
 
+// Rank 0 of an attached loop hands its credentials to another rank, over a network that others may
+// change. It takes more of them from the agent only if they are its own.
+static void test_ranks(void **state) {
+    (void)state;
+    static const uint8_t job[INTER_ID_BYTES] = {7}, weak[AGENT_CREDENTIAL_PUBLIC];
+    uint8_t public[2][AGENT_CREDENTIAL_PUBLIC], box[AGENT_CREDENTIAL_BOX], bad[sizeof box];
+    struct agent_credential_asker *asker = NULL, *other = NULL;
+    struct agent_credential *c = NULL, *got = NULL, *foreign = NULL;
+    size_t n, m;
+    assert_int_equal(agent_credential_create(NULL, job, &c), NEB_OK);
+    assert_int_equal(agent_credential_create(NULL, job, &foreign), NEB_OK);
+    assert_int_equal(agent_credential_give(c, weak, box), NEB_ERR_DENIED);
+    assert_int_equal(agent_credential_ask(&asker, public[0]), NEB_OK);
+    assert_int_equal(agent_credential_ask(&other, public[1]), NEB_OK);
+    assert_int_equal(agent_credential_give(c, public[0], box), NEB_OK);
+    assert_null(memmem(box, sizeof box, agent_credential_secret(c), 8));
+    assert_int_equal(agent_credential_given(&other, box, &got), NEB_ERR_DENIED);
+    assert_true(!got && !other);
+    assert_int_equal(agent_credential_given(&asker, box, &got), NEB_OK);
+    const void *all = agent_credential_bytes(c, &n), *same = agent_credential_bytes(got, &m);
+    assert_int_equal(m, n);
+    assert_memory_equal(same, all, n);
+    assert_int_equal(agent_credential_take(got, all, n), NEB_OK);
+    assert_int_equal(agent_credential_take(got, all, n - 1), NEB_ERR_FORMAT);
+    assert_int_equal(agent_credential_take(foreign, all, n), NEB_ERR_FORMAT);
+    assert_false(agent_credential_is(foreign, agent_credential_secret(c), AGENT_SECRET_BYTES));
+    agent_credential_destroy(&got);
+    assert_int_equal(agent_credential_ask(&asker, public[0]), NEB_OK);
+    assert_int_equal(agent_credential_give(c, public[0], box), NEB_OK);
+    memcpy(bad, box, sizeof bad);
+    bad[60] ^= 1;
+    assert_int_equal(agent_credential_given(&asker, bad, &got), NEB_ERR_DENIED);
+    assert_true(!got && !asker);
+    agent_credential_destroy(&c);
+    agent_credential_destroy(&foreign);
+}
+
 // A worker needs complete credentials on its standard input, or it does not start.
 static void test_pipe(void **state) {
     (void)state;
@@ -431,10 +468,10 @@ static int teardown(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_files),   cmocka_unit_test(test_pipe),
-        cmocka_unit_test(test_box),     cmocka_unit_test(test_folder),
-        cmocka_unit_test(test_refused), cmocka_unit_test(test_one_job),
-        cmocka_unit_test(test_words),   cmocka_unit_test(test_chosen_name),
-        cmocka_unit_test(test_log)};
+        cmocka_unit_test(test_files),       cmocka_unit_test(test_pipe),
+        cmocka_unit_test(test_box),         cmocka_unit_test(test_folder),
+        cmocka_unit_test(test_ranks),       cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_one_job),     cmocka_unit_test(test_words),
+        cmocka_unit_test(test_chosen_name), cmocka_unit_test(test_log)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

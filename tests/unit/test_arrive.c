@@ -20,7 +20,7 @@
 
 #define OK(x) assert_int_equal((x), NEB_OK)
 
-enum { ROWS = 1000, COLS = 1000, CHUNK = INTER_CHUNK_MIN };
+enum { ROWS = 1000, COLS = 1000, CHUNK = INTER_CHUNK_MIN, COLUMNS_AT = 12 };
 
 static char root[64], dir[96]; // dir: the ledger's, in root
 static struct neb_buf blob;    // an update
@@ -169,7 +169,7 @@ static void test_signed_but_invalid(void **state) {
     enum neb_status st;
     OK(cmp_work_create(&s->gate));
     neb_log_set_sink(testing_drop, NULL);
-    blob.p[16] ^= 1; // the number of its columns
+    blob.p[COLUMNS_AT] ^= 1;
     neb_sha256(blob.p, blob.len, m.sha256);
     begin(s, &m);
     for (uint32_t i = inter_chunks(m.bytes, CHUNK); i-- > 0;)
@@ -179,7 +179,7 @@ static void test_signed_but_invalid(void **state) {
         fail_msg("the altered update is still valid");
     assert_true(service_arrival_verdict(s, &m, &st, &stats));
     assert_int_equal(st, NEB_ERR_FORMAT);
-    blob.p[16] ^= 1;
+    blob.p[COLUMNS_AT] ^= 1;
     neb_log_set_sink(NULL, NULL);
     cmp_work_destroy(&s->gate);
     close_service(s);

@@ -95,8 +95,43 @@ static void test_line(void **state) {
     check_line(true);
 }
 
+// One line for one sequence, and one for 16 at once. A cache saves processor time.
+static void test_decode_lines(void **state) {
+    (void)state;
+    FILE *f = tmpfile();
+    assert_non_null(f);
+    int was = print_to(f);
+    struct bench_train_shape shape = {.n_layers = 2, .d_model = 64, .seq_len = 64, .vocab = 40};
+    enum neb_status st = bench_decode(1, true, &shape);
+    print_to_end(f, was);
+    assert_int_equal(st, NEB_OK);
+    char line[1024];
+    for (int i = 0; i < 2; i++) {
+        assert_non_null(fgets(line, sizeof line, f));
+        json_t *o = json_loads(line, 0, NULL);
+        assert_non_null(o);
+        assert_string_equal(json_string_value(json_object_get(o, "case")),
+                            i ? "2x64 seq 64, 16 at once" : "2x64 seq 64, 1 at once");
+        assert_string_equal(json_string_value(json_object_get(o, "unit")), "tokens/s");
+        static const char *const fields[] = {"value", "limit", "cpu_ratio", "tokens_per_cpu_s",
+                                             "uncached_tokens_per_s"};
+        for (size_t k = 0; k < sizeof fields / sizeof *fields; k++)
+            if (!(json_number_value(json_object_get(o, fields[k])) > 0))
+                fail_msg("no %s: %s", fields[k], line);
+        assert_true(json_number_value(json_object_get(o, "of_uncached")) > 1);
+        json_decref(o);
+    }
+    assert_null(fgets(line, sizeof line, f));
+    fclose(f);
+    neb_log_set_sink(testing_drop, NULL);
+    shape.seq_len = 16;
+    assert_int_equal(bench_decode(1, true, &shape), NEB_ERR_INVALID);
+    neb_log_set_sink(NULL, NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_flops), cmocka_unit_test(test_shapes),
-                                       cmocka_unit_test(test_line)};
+                                       cmocka_unit_test(test_line),
+                                       cmocka_unit_test(test_decode_lines)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

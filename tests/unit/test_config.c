@@ -76,11 +76,8 @@ static void test_error_messages(void **state) {
          "dir/job.yaml:7: clusters.threads: \"two\" is not an integer"},
         {"threads: 2", "mesh.dp: 2",
          "dir/job.yaml:7: clusters: unknown key 'mesh.dp' (did you mean 'mesh'?); allowed: name, "
-         "witness, threads, "
-         "corpus, "
-         "sources, role, mesh, ranks, launcher, device, precision, outer_state, cuda_graphs, "
-         "batch, "
-         "recompute, profile"},
+         "witness, threads, corpus, sources, role, init, weight, mesh, ranks, launcher, device, "
+         "precision, outer_state, cuda_graphs, batch, recompute, profile"},
         {"threads: 2", "batch: 0", "dir/job.yaml:7: clusters.batch: 0 is not in 1..65536"},
         {"threads: 2", "recompute: yes",
          "dir/job.yaml:7: clusters.recompute: \"yes\" is neither true nor false"},
@@ -97,9 +94,8 @@ static void test_error_messages(void **state) {
          "devices and types; remove it"},
         {"threads: 2", "thread: 2",
          "dir/job.yaml:7: clusters: unknown key 'thread' (did you mean 'threads'?); allowed: name, "
-         "witness, threads, corpus, sources, role, mesh, ranks, launcher, device, precision, "
-         "outer_state, cuda_graphs, batch, recompute, "
-         "profile"},
+         "witness, threads, corpus, sources, role, init, weight, mesh, ranks, launcher, device, "
+         "precision, outer_state, cuda_graphs, batch, recompute, profile"},
         {"threads: 2", "mesh: {dp: 2, cp: 2}",
          "dir/job.yaml:7: clusters.mesh: unknown key 'cp' (did you mean 'dp'?); allowed: dp, pp, "
          "tp"},
@@ -369,6 +365,76 @@ static void test_side_devices_refused(void **state) {
                             json_string(value));
         assert_int_equal(agent_job_from_json(spec, &j), NEB_ERR_INVALID);
         assert_non_null(strstr(message, cases[i].expect));
+        json_decref(spec);
+    }
+    neb_log_set_sink(NULL, NULL);
+}
+
+// Who writes the text (distill.source), and several teachers: what makes no sense is refused.
+static void test_distill_sources(void **state) {
+    (void)state;
+    static const struct {
+        const char *keys, *clusters, *expect; // expect NULL: the job is fine
+    } cases[] = {
+        {"source: student, push_text: true, mix: 0.5", "S, T", NULL},
+        {"source: teacher, mix: 0.25, relay: true", "S, T, {name: c, role: student}", NULL},
+        {"source: teacher, cache: /tmp/cache", "S", NULL},
+        {"push_text: true", "S, T, {name: c, role: teacher, init: /c.ckpt, weight: 0.5}", NULL},
+        {"federate: true", "S, {name: c, role: student}, T, {name: d, role: teacher}", NULL},
+        {"source: student, mix: 1.5, push_text: true", "S, T", "distill.mix: 1.5 is not in"},
+        {"source: student", "S, T", "distill.push_text: distill.source: student: needs true"},
+        {"source: student, push_text: true, cache: /tmp/cache", "S, T", "distill.cache: "},
+        {"source: student, push_text: true", "S", "distill.source: student: needs a teacher"},
+        {"source: teacher", "S", "distill.source: teacher: needs a teacher"},
+        {"source: teacher, teacher: {learn: true}", "S, T", "distill.teacher.learn: "},
+        {"source: teacher", "S, T, {name: c, role: teacher}", "needs one teacher: the answers"},
+        {"source: teacher, align: text, push_text: true",
+         "S, {name: c, role: teacher, launcher: attach}", "distill.align: distill.source: teacher"},
+        {"relay: true", "S, T, {name: c, role: teacher}", "several teachers need distill.relay"},
+        {"cache: /tmp/cache", "S, T, {name: c, role: teacher}", "need no distill.cache"},
+        {"k: 8", "S, T, {name: c, role: teacher}, {name: d, role: auto}", "give all roles"},
+        {"k: 8", "T", "clusters.role: mode distill needs a student"},
+        {"k: 8", "{name: a, role: student, weight: 2}, T", "clusters.weight: cluster a: only a"},
+        {"k: 8", "{name: a, role: student, init: /c.ckpt}, T", "clusters.init: cluster a: only a"},
+        {"federate: true", "S, T, {name: c, role: student}, {name: d, role: teacher}",
+         "the teachers as the last of the clusters"},
+        {"push_text: true", "S, {name: c, role: teacher, launcher: attach, init: /c.ckpt}",
+         "clusters.init: cluster c has launcher attach: its program has its own model"},
+    };
+    struct agent_job j, back;
+    neb_log_set_sink(capture, NULL);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const char *teacher =
+            strstr(cases[i].keys, "teacher: {") ? "" : ", teacher: {init: /t.ckpt}";
+        char text[2048], clusters[512] = "";
+        for (const char *p = cases[i].clusters; *p; p++) {
+            bool alone = p[1] == ',' || !p[1];
+            size_t n = strlen(clusters);
+            snprintf(clusters + n, sizeof clusters - n, "%.*s",
+                     alone && (*p == 'S' || *p == 'T') ? 32 : 1,
+                     alone && *p == 'S'   ? "{name: a, role: student}"
+                     : alone && *p == 'T' ? "{name: b, role: teacher}"
+                                          : p);
+        }
+        snprintf(text, sizeof text,
+                 "job: t\nsteps: 3\nmode: distill\n"
+                 "model: {vocab: 512, n_layers: 1, d_model: 8, n_heads: 2, d_ff: 16}\n"
+                 "data: {corpus: /tmp/corpus, seq_len: 16, batch: 4}\noptim: {lr: 2e-3}\n"
+                 "distill: {%s%s}\nclusters: [%s]\n",
+                 cases[i].keys, teacher, clusters);
+        message[0] = '\0';
+        enum neb_status st = parse(text, &j);
+        if ((st == NEB_OK) != !cases[i].expect ||
+            (cases[i].expect && !strstr(message, cases[i].expect)))
+            fail_msg("%s: \"%s\"", text, message);
+        json_t *spec = st == NEB_OK ? agent_job_to_json(&j) : NULL;
+        if (!spec)
+            continue;
+        assert_int_equal(agent_job_from_json(spec, &back), NEB_OK);
+        for (int32_t c = 0; c < j.n_clusters; c++) {
+            assert_string_equal(back.clusters[c].init, j.clusters[c].init);
+            assert_true(back.clusters[c].weight == j.clusters[c].weight);
+        }
         json_decref(spec);
     }
     neb_log_set_sink(NULL, NULL);
@@ -792,6 +858,7 @@ int main(void) {
                                        cmocka_unit_test(test_private_batch),
                                        cmocka_unit_test(test_side_devices),
                                        cmocka_unit_test(test_side_devices_refused),
+                                       cmocka_unit_test(test_distill_sources),
                                        cmocka_unit_test(test_resume_differences),
                                        cmocka_unit_test(test_set),
                                        cmocka_unit_test(test_json_round_trip),

@@ -118,11 +118,23 @@ static const struct {
     const char *key;
     bool open, masked; // whether it is a place; the same with sync.gate: private
 } cluster_keys[] = {
-    {"name", false, false},     {"witness", false, false},     {"threads", true, true},
-    {"corpus", false, false},   {"sources", false, false},     {"role", false, false},
-    {"mesh", true, true},       {"launcher", true, true},      {"device", true, true},
-    {"precision", true, false}, {"outer_state", false, false}, {"cuda_graphs", true, true},
-    {"recompute", true, true},  {"batch", true, false},        {"of_another_version", false, false},
+    {"name", false, false},
+    {"witness", false, false},
+    {"threads", true, true},
+    {"corpus", false, false},
+    {"sources", false, false},
+    {"role", false, false},
+    {"mesh", true, true},
+    {"launcher", true, true},
+    {"device", true, true},
+    {"precision", true, false},
+    {"outer_state", false, false},
+    {"cuda_graphs", true, true},
+    {"recompute", true, true},
+    {"batch", true, false},
+    {"init", false, false},
+    {"weight", false, false},
+    {"of_another_version", false, false},
 };
 enum { KEYS = sizeof cluster_keys / sizeof *cluster_keys };
 
@@ -141,6 +153,8 @@ static void test_every_cluster_key(void **state) {
         const char *key;
         json_object_set_new(cluster, "role", json_string("none"));
         json_object_set_new(cluster, "batch", json_integer(2));
+        json_object_set_new(cluster, "init", json_string("/teacher.ckpt"));
+        json_object_set_new(cluster, "weight", json_real(2));
         json_object_set_new(cluster, "of_another_version", json_true());
         assert_int_equal(json_object_size(cluster), KEYS);
         json_object_foreach(cluster, key, v) {

@@ -193,6 +193,27 @@ static void test_final_model_cannot_be_written(void **state) {
     assert_true(neb_fs_exists(path));
 }
 
+// The same where the checkpoint of the last step is lost after the step.
+static void test_last_checkpoint_cannot_be_written(void **state) {
+    struct agent *a = *state;
+    static float memory[4096];
+    int s;
+    struct nebula *n = attached(a);
+    register_all(n, memory, NULL);
+    assert_int_equal(nebula_begin(n), NEBULA_OK);
+    assert_int_equal(nebula_step(n, 8, 1, &s), NEBULA_OK);
+    assert_int_equal(nebula_step(n, 8, 1, &s), NEBULA_OK);
+    assert_int_equal(exchange_save_wait(&n->x), NEB_OK);
+    neb_fault_arm("fs.fsync:*");
+    assert_int_equal(nebula_step(n, 8, 1, &s), NEBULA_OK);
+    assert_int_equal(s, NEBULA_DONE);
+    SAYS(nebula_close(&n, 1), NEBULA_ERR_IO, "step-000000000003.ckpt");
+    neb_fault_arm(NULL);
+    wait_until(&a->fault);
+    wait_until(&a->detached);
+    assert_false(a->reported);
+}
+
 // ---- a state that the loop keeps ----------------------------------------------------------------
 
 // Where the site seals its files, the file through which the bytes go is sealed, too.
@@ -291,6 +312,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_a_failure_is_one_of_all_ranks, start, stop),
         cmocka_unit_test_setup_teardown(test_checkpoints_are_copied, start_saving, stop),
         cmocka_unit_test_setup_teardown(test_final_model_cannot_be_written, start, stop),
+        cmocka_unit_test_setup_teardown(test_last_checkpoint_cannot_be_written, start_saving, stop),
         cmocka_unit_test_setup_teardown(test_kept_state_is_sealed, start, stop),
         cmocka_unit_test_setup_teardown(test_buffers_that_are_not_averaged, start_coarse, stop),
         cmocka_unit_test_setup_teardown(test_buffers_that_are_averaged, start_fine, stop),

@@ -2,14 +2,19 @@
 // agent/daemon/lines: which lines reach the other agent through outages, in which order, and how
 // many are kept.
 #include "agent/base/bucket.h"
+#include "agent/base/log.h"
 #include "agent/base/throttle.h"
 #include "agent/daemon/lines.h"
+#include "compress/text.h"
+#include "tests/testing.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
+#include <zstd.h>
 
 #include <cmocka.h>
 
@@ -377,6 +382,40 @@ static void test_throttle(void **state) {
     assert_true(neb_throttle_allows(&q, now + 200 * NEB_S, 2));
 }
 
+// Lines that follow each other are packed to a fraction of their text. A damaged frame, and one
+// that unpacks to too much, are refused.
+static void test_packed_lines(void **state) {
+    (void)state;
+    struct neb_buf b = {0}, room = {0};
+    static char text[CMP_TEXT_MOST + 1];
+    const char *back;
+    size_t n = 0, len;
+    for (int i = 0; i < 20; i++)
+        n += (size_t)snprintf(text + n, sizeof text - n,
+                              "{\"kind\":\"step\",\"step\":%d,\"loss\":%f},", i, 7 - i * 0.1);
+    assert_int_equal(cmp_text_pack(text, n, &b), NEB_OK);
+    assert_true(b.len < n / 3);
+    assert_int_equal(cmp_text_unpack(b.p, b.len, &room, &back, &len), NEB_OK);
+    assert_int_equal(len, n);
+    assert_memory_equal(back, text, n);
+    neb_log_set_sink(testing_drop, NULL);
+    assert_int_equal(cmp_text_unpack(b.p, b.len - 1, &room, &back, &len), NEB_ERR_FORMAT);
+    memset(text, 'x', sizeof text); // longer than the limit: it stays as it is
+    assert_int_equal(cmp_text_pack(text, sizeof text, &b), NEB_OK);
+    assert_int_equal(b.len, sizeof text);
+    assert_int_equal(cmp_text_unpack(b.p, b.len, &room, &back, &len), NEB_OK);
+    assert_true(len == sizeof text && back == (const char *)b.p);
+    neb_buf_clear(&b);
+    assert_int_equal(neb_buf_reserve(&b, ZSTD_COMPRESSBOUND(sizeof text)), NEB_OK);
+    b.len = ZSTD_compress(b.p, ZSTD_COMPRESSBOUND(sizeof text), text, sizeof text, 1);
+    assert_int_equal(cmp_text_unpack(b.p, b.len, &room, &back, &len), NEB_ERR_FORMAT);
+    assert_int_equal(cmp_text_pack("{}", 2, &b), NEB_OK); // not worth a frame
+    assert_true(b.len == 2 && !memcmp(b.p, "{}", 2));
+    neb_log_set_sink(NULL, NULL);
+    neb_buf_free(&b);
+    neb_buf_free(&room);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_straight_through), cmocka_unit_test(test_not_taken),
@@ -384,6 +423,7 @@ int main(void) {
         cmocka_unit_test(test_unknown_number),   cmocka_unit_test(test_numbers_go_on),
         cmocka_unit_test(test_long_outage),      cmocka_unit_test(test_bounded),
         cmocka_unit_test(test_stored),           cmocka_unit_test(test_many_of_other_kinds),
-        cmocka_unit_test(test_too_fast),         cmocka_unit_test(test_throttle)};
+        cmocka_unit_test(test_too_fast),         cmocka_unit_test(test_throttle),
+        cmocka_unit_test(test_packed_lines)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -368,34 +368,6 @@ static void test_damaged_checkpoint(void **state) {
     intra_trainer_destroy(&t);
 }
 
-static void test_generate(void **state) {
-    (void)state;
-    struct intra_trainer_config c = config(&full);
-    struct intra_trainer *t = NULL;
-    int32_t ids[24] = {1, 2, 3}, again[24] = {1, 2, 3};
-    int n = 0, n2 = 0;
-    assert_int_equal(intra_trainer_create(&c, K, &t), NEB_OK);
-    int32_t x[16], y[16];
-    for (int i = 0; i < 16; i++)
-        x[i] = i % 8 + 1, y[i] = (i + 1) % 8 + 1;
-    struct intra_step_stats s;
-    for (int k = 0; k < 200; k++) {
-        intra_trainer_micro(t, x, y);
-        intra_trainer_update(t, &s);
-    }
-    struct intra_sampling greedy = {.eos = -1},
-                          warm = {.temperature = 1.5f, .top_k = 5, .seed = 3, .eos = -1};
-    assert_int_equal(intra_generate(K, t->model, &greedy, ids, 3, 8, &n), NEB_OK);
-    assert_int_equal(n, 8);
-    for (int i = 0; i < 8; i++)
-        assert_int_equal(ids[i], i + 1); // it learned to count
-    // The text is longer than the window.
-    assert_int_equal(intra_generate(K, t->model, &warm, ids, 3, 24, &n), NEB_OK);
-    assert_int_equal(intra_generate(K, t->model, &warm, again, 3, 24, &n2), NEB_OK);
-    assert_memory_equal(ids, again, sizeof ids);
-    intra_trainer_destroy(&t);
-}
-
 static void test_schedule(void **state) {
     (void)state;
     struct intra_schedule cosine = {INTRA_SCHEDULE_COSINE, 1, 0.1f, 0, 10, 110},
@@ -469,7 +441,6 @@ int main(void) {
         cmocka_unit_test(test_accumulation_is_a_larger_batch),
         cmocka_unit_test(test_resume_is_bit_identical),
         cmocka_unit_test(test_damaged_checkpoint),
-        cmocka_unit_test(test_generate),
         cmocka_unit_test(test_schedule),
         cmocka_unit_test(test_bad_shapes),
         cmocka_unit_test(test_drawn_by_threads),

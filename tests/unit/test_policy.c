@@ -4,6 +4,7 @@
 #include "agent/base/log.h"
 #include "agent/daemon/job_needs.h"
 #include "agent/daemon/policy.h"
+#include "agent/plan/plan.h"
 #include "agent/plan/planner.h"
 #include "agent/train/distill.h"
 #include "intra/ckpt/checkpoint.h"
@@ -429,6 +430,31 @@ static void test_needs(void **state) {
     intra_cost_step(&cost, NULL, &rates, &planned);
     agent_job_needs(&rounds, 0, &unknown, &more);
     assert_true(more.memory > 0.9 * planned.host_bytes && more.memory < 1.2 * planned.host_bytes);
+    // Muon's moments; an outer step without other clusters.
+    struct agent_job muon = j, alone = j;
+    muon.optim.kind = INTRA_OPTIM_MUON;
+    cost.outer = false;
+    cost.muon = true;
+    intra_cost_step(&cost, NULL, &rates, &planned);
+    agent_job_needs(&muon, 0, &unknown, &more);
+    near(more.memory, planned.host_bytes, 1e-3, "memory with Muon");
+    assert_true(more.disk < n.disk);
+    cost.muon = false;
+    alone.sync.scheme = AGENT_SCHEME_SYNCHRONOUS;
+    alone.sync.mu = 0;
+    alone.sync.eta = 1;
+    agent_job_needs(&alone, 0, &unknown, &more);
+    double plain = more.memory;
+    alone.sync.mu = 0.9f;
+    agent_job_needs(&alone, 0, &unknown, &more);
+    struct intra_cost_job outer = cost;
+    outer.outer = true;
+    outer.members = 1;
+    assert_int_equal(agent_plan_frames(&alone, &outer), NEB_OK);
+    intra_cost_step(&outer, NULL, &rates, &planned);
+    assert_true(more.memory >= planned.host_bytes && more.memory > plain + planned.frames_bytes);
+    double exchange = 16 * (double)intra_cost_count(&cost.model, &j.trainable).trainable;
+    assert_true(more.disk >= n.disk + exchange);
     // The ranks of one machine add up, and activations grow with the sequence.
     wide.clusters[0].mesh.dp = 2;
     agent_job_needs(&wide, 0, &unknown, &more);
@@ -454,6 +480,37 @@ static void test_needs(void **state) {
     j.model.vocab = 0;
     assert_false(limited("memory", 1e12, &j, "cannot be estimated"));
     assert_true(limited("tokens_per_step", 512, &j, ""));
+}
+
+// What an exchange takes beside its state is bounded from above, and not by much.
+static void test_frames(void **state) {
+    (void)state;
+    static const char *const codecs[] = {"fp32", "int8", "int4", "topk:1/64", "topk:256/4096:4"};
+    struct intra_rates rates = even_host(1e9);
+    for (size_t i = 0; i < 2 * sizeof codecs / sizeof *codecs; i++) {
+        struct agent_job j = small_job();
+        struct agent_needs n;
+        struct intra_cost planned;
+        j.n_clusters = i % 2 ? 8 : 2;
+        snprintf(j.sync.codec, sizeof j.sync.codec, "%s", codecs[i / 2]);
+        struct intra_cost_job cost = {.model = agent_planner_model(&j, 0),
+                                      .mesh = {1, 1, 1},
+                                      .batch = 4,
+                                      .seq_len = 64,
+                                      .micros = 2,
+                                      .ranks_a_host = 1,
+                                      .share = 1,
+                                      .fragments = 1,
+                                      .outer = true,
+                                      .members = j.n_clusters};
+        assert_int_equal(agent_plan_frames(&j, &cost), NEB_OK);
+        intra_cost_step(&cost, NULL, &rates, &planned);
+        agent_job_needs(&j, 0, &unknown, &n);
+        if (n.memory < planned.host_bytes || n.memory > planned.host_bytes + planned.frames_bytes)
+            fail_msg("%s, %d clusters: %.0f bytes, nebula plan has %.0f, with %.0f of frames",
+                     j.sync.codec, j.n_clusters, n.memory, planned.host_bytes,
+                     planned.frames_bytes);
+    }
 }
 
 static void test_devices(void **state) {
@@ -635,6 +692,7 @@ int main(void) {
                                        cmocka_unit_test(test_own_model),
                                        cmocka_unit_test(test_strict),
                                        cmocka_unit_test(test_needs),
+                                       cmocka_unit_test(test_frames),
                                        cmocka_unit_test(test_teacher_trains),
                                        cmocka_unit_test(test_teacher_shape),
                                        cmocka_unit_test(test_threads_of_ranks),

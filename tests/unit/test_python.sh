@@ -11,6 +11,6 @@ cc -shared -fPIC -O1 -Wall -Werror -I"$SOURCE" "$SOURCE"/tests/unit/python/fake_
     -o "$T/libnebula.so.2"
 export PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$SOURCE/agent/lib/python \
     NEBULA_LIBRARY=$T/libnebula.so.2
-for part in placements federation device quickstart; do
+for part in placements federation device quickstart align; do
     "$python" "$SOURCE/tests/unit/python/$part.py"
 done

@@ -193,7 +193,7 @@ static void test_draws(void **state) {
         assert_int_equal(intra_device_create(&c, m, NULL, &a), NEB_OK);
         (void)loss_of(a, tokens, targets, 0);
         intra_mask_draws(4, 4, DRAWS, u);
-        assert_int_equal(intra_device_sample(a, IDS, at, DRAWS, u, threads == 1 ? first : ids),
+        assert_int_equal(intra_device_sample(a, IDS, at, DRAWS, 1, u, threads == 1 ? first : ids),
                          NEB_OK);
         intra_device_logits(a, 3, 1, logits);
         intra_device_destroy(&a);

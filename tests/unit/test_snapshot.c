@@ -296,12 +296,44 @@ static void test_a_newer_one(void **state) {
     assert_int_equal(W.giver, 0);
 }
 
-// A peer that could not use what it took is not given the same again, even if it asks at once.
+static void say(uint32_t from, uint32_t to, uint8_t type, const uint8_t id[INTER_SHA_BYTES],
+                const uint32_t *chunk, neb_ns now) {
+    struct neb_buf b = {0};
+    neb_buf_u8(&b, type);
+    neb_buf_add(&b, job, sizeof job);
+    neb_buf_add(&b, id, INTER_SHA_BYTES);
+    if (chunk)
+        neb_buf_u32(&b, *chunk);
+    OK(inter_snapshots_message(W.side[to].s, now, from, false, b.p, b.len));
+    neb_buf_free(&b);
+}
+
+static void id_of(uint32_t round, uint8_t id[INTER_SHA_BYTES]) {
+    struct neb_buf header = {0};
+    struct inter_snapshot *s = make(round);
+    inter_snapshot_put(&header, s);
+    neb_sha256(header.p, header.len, id);
+    free(s);
+    neb_buf_free(&header);
+}
+
+// A peer that could not use what it took is not given the same again, even if it asks at once. But
+// another peer is, and so is one that begins again after some chunks.
 static void test_asks_anew(void **state) {
     (void)state;
+    static const uint8_t none[INTER_SHA_BYTES];
+    uint8_t id[INTER_SHA_BYTES];
+    id_of(7, id);
     OK(inter_snapshots_fetch(W.side[1].s, job, at("x"), zero, 1, false, NEB_S));
     neb_ns now = run(NEB_S, INT32_MAX);
     check_whole(7);
+    say(2, 0, INTER_SNAPSHOT_ASK, none, NULL, now);
+    for (uint64_t was = W.data_bytes; W.data_bytes == was;) // until the link takes the chunk
+        say(2, 0, INTER_SNAPSHOT_GET, id, &(uint32_t){3}, now);
+    say(2, 0, INTER_SNAPSHOT_ASK, none, NULL, now);
+    assert_int_equal(W.opened, 1);
+    OK(inter_snapshots_fetch(W.side[1].s, job, at("y"), zero, 1, false, now));
+    now = run(now, INT32_MAX);
     OK(neb_fs_remove(at("x.part")));
     W.round = 9;
     OK(inter_snapshots_fetch(W.side[1].s, job, at("x"), zero, 1, false, now));
@@ -343,27 +375,6 @@ static void offer(uint64_t total, neb_ns now) { // made by hand, from side 2
     neb_buf_u64(&b, 4000);
     OK(inter_snapshots_message(W.side[1].s, now, 2, false, b.p, b.len));
     neb_buf_free(&b);
-}
-
-static void say(uint32_t from, uint32_t to, uint8_t type, const uint8_t id[INTER_SHA_BYTES],
-                const uint32_t *chunk, neb_ns now) {
-    struct neb_buf b = {0};
-    neb_buf_u8(&b, type);
-    neb_buf_add(&b, job, sizeof job);
-    neb_buf_add(&b, id, INTER_SHA_BYTES);
-    if (chunk)
-        neb_buf_u32(&b, *chunk);
-    OK(inter_snapshots_message(W.side[to].s, now, from, false, b.p, b.len));
-    neb_buf_free(&b);
-}
-
-static void id_of(uint32_t round, uint8_t id[INTER_SHA_BYTES]) {
-    struct neb_buf header = {0};
-    struct inter_snapshot *s = make(round);
-    inter_snapshot_put(&header, s);
-    neb_sha256(header.p, header.len, id);
-    free(s);
-    neb_buf_free(&header);
 }
 
 // The only message in flight goes to this side, and says that no state is here.

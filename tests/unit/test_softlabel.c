@@ -176,6 +176,32 @@ static void k_follows_the_link(void **state) {
                          cases[i].want);
 }
 
+// Two teachers with weights 3 and 1, of two and three labels. Row 0: both name 7. Row 1: no common
+// token.
+static void teachers_are_mixed(void **state) {
+    (void)state;
+    const int32_t a[] = {7, 9, 1, 2}, b[] = {7, 5, 6, 3, 4, 0};
+    const float pa[] = {0.5F, 0.25F, 0.6F, 0.2F}, pb[] = {0.8F, 0.1F, 0.05F, 0.9F, 0.05F, 0.05F},
+                tail_a[] = {0.25F, 0.2F}, tail_b[] = {0.05F, 0};
+    static const int32_t want[] = {7, 9, 5, 1, 3, 2};
+    static const double p[] = {0.575, 0.1875, 0.025, 0.45, 0.225, 0.15}, tails[] = {0.2125, 0.175};
+    float la[4], lb[6], logp[6], tail[2];
+    int32_t ids[6];
+    for (int i = 0; i < 4; i++)
+        la[i] = logf(pa[i]);
+    for (int i = 0; i < 6; i++)
+        lb[i] = logf(pb[i]);
+    const struct cmp_soft_rows in[] = {{3, 2, a, la, tail_a}, {1, 3, b, lb, tail_b}};
+    assert_int_equal(cmp_soft_mix(in, 2, 2, ids, logp, tail), 3);
+    assert_memory_equal(ids, want, sizeof want);
+    for (int i = 0; i < 6; i++)
+        assert_true(fabs(exp((double)logp[i]) - p[i]) < 1e-6);
+    for (int i = 0; i < 2; i++)
+        assert_true(fabs((double)tail[i] - tails[i]) < 1e-6);
+    assert_int_equal(cmp_soft_mix(in, 1, 2, ids, logp, tail), 2); // one teacher: its own labels
+    assert_memory_equal(ids, a, sizeof a);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(comes_back),
@@ -183,6 +209,7 @@ int main(void) {
         cmocka_unit_test(bad_labels_are_not_sent),
         cmocka_unit_test(hostile_frames),
         cmocka_unit_test(k_follows_the_link),
+        cmocka_unit_test(teachers_are_mixed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,7 +16,7 @@
 #include <cmocka.h>
 
 enum { N = 100001, BLOCKS = (N + 127) / 128, WIDTH = 3, STREAM = 1 + WIDTH };
-enum { RAW, ZSTD, NIBBLES };
+enum { RAW, ZSTD, NIBBLES, ADAPTIVE };
 static struct cmp_work *W;
 static float x[N], y[N], z[N];
 
@@ -207,7 +207,7 @@ static void test_the_gate_reads_nibbles(void **state) {
     assert_int_equal(cmp_decode(W, inside.p, inside.len, y, N), NEB_OK);
     for (int scales = 0; scales < 2; scales++) {
         uint8_t *at = scales ? scales_of(&inside) : inside.p, was = *at;
-        *at = (uint8_t)(scales ? was | NIBBLES : was + 1);
+        *at = (uint8_t)(scales ? (was & ~3) | NIBBLES : was + 1);
         cmp_check_begin(check, N);
         assert_int_equal(cmp_check_feed(check, b.p, b.len), NEB_ERR_FORMAT);
         assert_int_equal(cmp_check_end(check, &stats[1]), NEB_ERR_FORMAT);
@@ -218,6 +218,89 @@ static void test_the_gate_reads_nibbles(void **state) {
     neb_buf_free(&b);
 }
 
+// The symbols of a stream as the coder expects them; the share of ones falls with `rare`.
+static void symbols(uint8_t *p, size_t n, unsigned rare, uint64_t seed) {
+    struct neb_rng r = neb_rng_make(seed, 9);
+    for (size_t i = 0; i < n; i++) {
+        p[i] = 0;
+        for (unsigned k = 0; k < 8; k++)
+            p[i] |= (uint8_t)(!neb_rng_below(&r, rare) << k);
+    }
+}
+
+static void test_the_adaptive_coder_returns_every_byte(void **state) {
+    (void)state;
+    static uint8_t p[CMP_ADAPTIVE_MOST], q[CMP_ADAPTIVE_MOST + 1];
+    static const struct cmp_adaptive models[] = {{2, 0}, {4, 0},   {8, 0},
+                                                 {8, 1}, {8, 156}, {8, UINT16_MAX}};
+    struct neb_buf b = {0};
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+        for (size_t n = 0; n <= CMP_ADAPTIVE_MOST; n = 3 * n + 1 + i)
+            for (unsigned rare = 1; rare < 300; rare = 2 * rare + 1) {
+                symbols(p, n, rare, n + rare);
+                neb_buf_clear(&b);
+                neb_buf_u8(&b, 7); // what was there stays
+                assert_int_equal(cmp_adaptive_put(&models[i], p, n, &b), NEB_OK);
+                assert_true(b.p[0] == 7 && b.len - 1 <= cmp_adaptive_bound(n));
+                q[n] = 0xa5;
+                assert_true(cmp_adaptive_get(&models[i], q, n, b.p + 1, b.len - 1));
+                assert_memory_equal(q, p, n);
+                assert_int_equal(q[n], 0xa5);
+                size_t len = b.len - 1; // hostile bytes decode to something, within its place
+                for (size_t at = 1; at < b.len; at += 1 + b.len / 3)
+                    b.p[at] ^= 0x55;
+                (void)cmp_adaptive_get(&models[i], q, n, b.p + 1, len);
+                assert_int_equal(q[n], 0xa5);
+                assert_non_null(neb_buf_grow(&b, cmp_adaptive_bound(n))); // more than it reads
+                assert_false(cmp_adaptive_get(&models[i], q, n, b.p + 1, b.len - 1));
+            }
+    neb_buf_free(&b);
+}
+
+// Close to the entropy: geometric gaps, and codes of three levels.
+static void test_short_streams_are_near_their_entropy(void **state) {
+    (void)state;
+    enum { LEN = 2000 };
+    struct neb_rng r = neb_rng_make(5, 5);
+    struct neb_buf b = {0};
+    uint8_t p[LEN];
+    for (size_t i = 0; i < LEN; i++) { // gaps of mean 31, 6.4 bits each
+        p[i] = 0;
+        while (p[i] < 254 && neb_rng_below(&r, 32))
+            p[i]++;
+    }
+    assert_int_equal(cmp_adaptive_put(&(struct cmp_adaptive){8, 31}, p, LEN, &b), NEB_OK);
+    assert_in_range(b.len, 6.1 * LEN / 8, 6.6 * LEN / 8);
+    symbols(p, LEN, 8, 1); // bits that are 1 in an eighth of the cases, 0.54 bits each
+    neb_buf_clear(&b);
+    assert_int_equal(cmp_adaptive_put(&(struct cmp_adaptive){4, 0}, p, LEN, &b), NEB_OK);
+    assert_in_range(b.len, 0.53 * LEN, 0.58 * LEN);
+    neb_buf_free(&b);
+}
+
+// Every kind of short stream takes the adaptive stage, and a stream that does not is stored as it
+// is.
+static void test_short_streams_are_adaptive(void **state) {
+    (void)state;
+    static const char *const codecs[] = {"int8", "int4", "topk:26/4096"};
+    struct neb_buf frame = {0};
+    struct cmp_codec codec;
+    heavy(8192);
+    for (size_t i = 0; i < sizeof codecs / sizeof *codecs; i++) {
+        assert_int_equal(cmp_codec_parse(codecs[i], &codec), NEB_OK);
+        neb_buf_clear(&frame);
+        assert_int_equal(cmp_encode(W, &codec, x, 8000, &frame), NEB_OK);
+        assert_int_equal(stage_of(i == 2 ? scales_of(&frame) + 3 : codes_of(&frame)), ADAPTIVE);
+        assert_int_equal(cmp_decode(W, frame.p, frame.len, y, 8000), NEB_OK);
+    }
+    neb_log_set_sink(swallow, NULL);
+    encode(CMP_ADAPTIVE_MOST + 1, 1, &frame); // a long stream must not claim the stage
+    set_stage(codes_of(&frame), ADAPTIVE);
+    refused(&frame, CMP_ADAPTIVE_MOST + 1);
+    neb_log_set_sink(NULL, NULL);
+    neb_buf_free(&frame);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_planes_join_to_the_codes),
@@ -225,6 +308,9 @@ int main(void) {
         cmocka_unit_test(test_hostile_nibbles_are_refused),
         cmocka_unit_test(test_code_out_of_range_is_refused),
         cmocka_unit_test(test_the_gate_reads_nibbles),
+        cmocka_unit_test(test_the_adaptive_coder_returns_every_byte),
+        cmocka_unit_test(test_short_streams_are_near_their_entropy),
+        cmocka_unit_test(test_short_streams_are_adaptive),
     };
     if (cmp_work_create(&W) != NEB_OK)
         return 1;

@@ -31,7 +31,8 @@ static const char lines[] =
     "{\"t\":15,\"kind\":\"eval\",\"cluster\":\"berlin\",\"loss\":null}\n"
     // hostile or unknown
     "{\"t\":\"x\",\"kind\":\"step\",\"cluster\":\"paris\"}\n{\"kind\":\"step\"}\n[1]\nnonsense\n"
-    "{\"t\":1e300,\"kind\":\"round\",\"cluster\":\"paris\",\"travel_s\":1e300}\n"
+    "{\"t\":1e300,\"kind\":\"round\",\"cluster\":\"paris\",\"travel_s\":1e300,"
+    "\"round\":1e300}\n"
     "{\"t\":1e308,\"kind\":\"link\",\"cluster\":\"oslo\",\"sent_bytes\":1e308}\n"
     "{\"t\":1e308,\"kind\":\"link\",\"cluster\":\"oslo\",\"sent_bytes\":0,\"recv_bytes\":1e308,"
     "\"links\":{\"\":{\"sent_bytes\":1e308}}}\n"
@@ -74,6 +75,7 @@ static void check_schema(const json_t *events) {
         const char *ph = text(e, "ph");
         assert_true(strlen(ph) == 1 && strchr("XMCibesf", *ph));
         assert_true(number(e, "pid") >= 1 && *text(e, "name"));
+        assert_null(strstr(text(e, "name"), "-9223372036854775808")); // 1e300 is no round
         assert_true(*ph == 'M' ||
                     (json_is_number(json_object_get(e, "ts")) && number(e, "ts") >= 0));
         if (*ph == 'X')
@@ -111,6 +113,14 @@ static const json_t *find(const json_t *events, const char *name, int pid, const
     return NULL;
 }
 
+static int count(const json_t *events, const char *ph) {
+    int n = 0;
+    size_t i;
+    json_t *e;
+    json_array_foreach(events, i, e) n += !strcmp(text(e, "ph"), ph);
+    return n;
+}
+
 static void near(const json_t *e, double from_s, double until_s) {
     assert_non_null(e);
     assert_true(fabs(number(e, "ts") - from_s * 1e6) < 1);
@@ -135,11 +145,32 @@ static void test_run(void **state) {
     const json_t *rate = json_object_get(find(events, "link to berlin", 1, "C"), "args");
     assert_true(number(rate, "sent_bit_s") == 4000 && number(rate, "received_bit_s") == 2000);
     assert_non_null(find(events, "fault", 2, "i"));
-    int flows = 0;
-    size_t i;
-    json_t *e;
-    json_array_foreach(events, i, e) flows += !strcmp(text(e, "ph"), "f");
-    assert_int_equal(flows, 2);
+    assert_int_equal(count(events, "f"), 2);
+    json_decref(events);
+}
+
+// Paris waits for rome, the last that had sent when its commit came; oslo sends after that, and so
+// nobody merges its update. A sum of bytes that falls has begun again.
+static void test_late(void **state) {
+    (void)state;
+    json_t *events =
+        trace_of("{\"t\":1,\"kind\":\"link\",\"cluster\":\"paris\",\"sent_bytes\":1000}\n"
+                 "{\"t\":2,\"kind\":\"link\",\"cluster\":\"paris\",\"sent_bytes\":0}\n"
+                 "{\"t\":20,\"kind\":\"round\",\"cluster\":\"paris\",\"round\":5,\"encode_s\":0.5,"
+                 "\"travel_s\":6,\"apply_s\":0.5,\"stall_s\":4}\n"
+                 "{\"t\":20,\"kind\":\"round\",\"cluster\":\"rome\",\"round\":5,\"encode_s\":0.5,"
+                 "\"travel_s\":2.5,\"apply_s\":0.5}\n"
+                 "{\"t\":20,\"kind\":\"round\",\"cluster\":\"berlin\",\"round\":5,\"encode_s\":0.5,"
+                 "\"travel_s\":4.5,\"apply_s\":0.5}\n"
+                 "{\"t\":40,\"kind\":\"round\",\"cluster\":\"oslo\",\"round\":5,\"encode_s\":0.5,"
+                 "\"travel_s\":9.5,\"apply_s\":0.5}\n");
+    check_schema(events);
+    near(find(events, "waits for rome: it has not sent its update yet", 1, "X"), 15.5, 17);
+    near(find(events, "waits for the line: updates and votes travel", 1, "X"), 17, 19.5);
+    assert_int_equal(count(events, "f"), 3 * 2 + 3);
+    const json_t *rate = json_object_get(find(events, "link", 1, "C"), "args");
+    assert_true(json_is_number(json_object_get(rate, "sent_bit_s")));
+    assert_true(number(rate, "sent_bit_s") == 0);
     json_decref(events);
 }
 
@@ -165,17 +196,13 @@ static void test_many(void **state) {
     neb_buf_u8(&b, 0);
     json_t *events = trace_of((const char *)b.p);
     check_schema(events);
-    int flows = 0;
-    size_t i;
-    json_t *e;
-    json_array_foreach(events, i, e) flows += !strcmp(text(e, "ph"), "s");
-    assert_int_equal(flows, 16 * 15);
+    assert_int_equal(count(events, "s"), 16 * 15);
     json_decref(events);
     neb_buf_free(&b);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_run), cmocka_unit_test(test_empty),
-                                       cmocka_unit_test(test_many)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_run), cmocka_unit_test(test_late),
+                                       cmocka_unit_test(test_empty), cmocka_unit_test(test_many)};
     return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
 }

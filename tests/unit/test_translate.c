@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decoding against the plain forward pass, chrF against values computed by sacrebleu 2.4, and
-// labels against their logits.
+// chrF and BLEU against values computed by sacrebleu 2.4, and labels against their logits.
 #include "agent/base/rng.h"
 #include "intra/model/device.h"
-#include "intra/model/translate.h"
+#include "intra/model/score.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -14,7 +13,7 @@
 
 #include <cmocka.h>
 
-enum { V = 40, SEQ = 24, EOS = 2 };
+enum { V = 40, SEQ = 24 };
 
 static struct intra_model *make(struct kern *K, bool lora, enum kern_mask mask) {
     struct intra_model_config c = {.vocab = V,
@@ -41,124 +40,6 @@ static struct intra_model *make(struct kern *K, bool lora, enum kern_mask mask) 
     for (size_t i = 0; i < m->n_params; i++) // large enough that tokens differ
         m->params[i] += 0.15f * neb_rng_normal(&rng);
     return m;
-}
-
-static double log_prob(struct intra_device *a, const int32_t *tokens, int32_t n, int32_t prefix,
-                       int32_t next, int32_t *best) {
-    float z[V];
-    double sum = 0;
-    assert_int_equal(intra_device_pass(
-                         a,
-                         &(struct intra_batch){.tokens = tokens, .B = 1, .T = n, .prefix = &prefix},
-                         0, NULL, NULL),
-                     NEB_OK);
-    intra_device_logits(a, n - 1, 1, z);
-    *best = 0;
-    for (int32_t i = 0; i < V; i++) {
-        sum += exp((double)z[i]);
-        *best = z[i] > z[*best] ? i : *best;
-    }
-    return (double)z[next < 0 ? *best : next] - log(sum);
-}
-
-// Greedy decoding gives the most likely token of the forward pass at each step.
-static void greedy_is_the_forward_pass(void **state) {
-    (void)state;
-    struct kern *K = NULL;
-    assert_int_equal(kern_cpu_create(1, &K), NEB_OK);
-    for (int kind = 0; kind < 4; kind++) {
-        struct intra_model *m = make(K, kind & 1, kind & 2 ? KERN_MASK_CAUSAL : KERN_MASK_PREFIX);
-        struct intra_decoder *d = NULL;
-        struct intra_device *a = NULL;
-        assert_int_equal(intra_decoder_create(K, m, 1, m->c.max_seq, &d), NEB_OK);
-        assert_int_equal(intra_device_on_host(K, m, 1, SEQ, false, false, &a), NEB_OK);
-        for (int32_t n = 1; n < SEQ; n += 5) {
-            int32_t tokens[SEQ + 1], out[SEQ], got, best, len = n;
-            for (int32_t i = 0; i < n; i++)
-                tokens[i] = (i * 7 + n + kind) % V;
-            struct intra_beam_config c = {1, SEQ, 1, EOS};
-            assert_int_equal(intra_decode(d, tokens, n, &c, out, &got), NEB_OK);
-            for (int32_t i = 0; len < SEQ; i++, len++) {
-                log_prob(a, tokens, len, n, -1, &best);
-                if (best == EOS) {
-                    assert_int_equal(i, got);
-                    break;
-                }
-                assert_true(i < got);
-                assert_int_equal(out[i], best);
-                tokens[len] = best;
-            }
-            assert_true(got == len - n);
-        }
-        intra_device_destroy(&a);
-        intra_decoder_destroy(&d);
-        intra_model_destroy(&m);
-    }
-    kern_destroy(&K);
-}
-
-static double score_of(struct intra_device *a, const int32_t *prefix, int32_t n, const int32_t *out,
-                       int32_t got, int32_t limit) {
-    int32_t tokens[SEQ + 1], best;
-    double sum = 0;
-    memcpy(tokens, prefix, sizeof(int32_t) * (size_t)n);
-    for (int32_t i = 0; i < got; i++) {
-        sum += log_prob(a, tokens, n + i, n, out[i], &best);
-        tokens[n + i] = out[i];
-    }
-    if (got < limit)
-        sum += log_prob(a, tokens, n + got, n, EOS, &best);
-    return sum;
-}
-
-// A wide beam finds scores at least as good as greedy decoding; the caches follow their beams.
-static void wide_beam_is_exhaustive(void **state) {
-    (void)state;
-    struct kern *K = NULL;
-    assert_int_equal(kern_cpu_create(1, &K), NEB_OK);
-    struct intra_model *m = make(K, false, KERN_MASK_PREFIX);
-    struct intra_decoder *d = NULL;
-    struct intra_device *a = NULL;
-    assert_int_equal(intra_decoder_create(K, m, INTRA_BEAM_MAX, m->c.max_seq, &d), NEB_OK);
-    assert_int_equal(intra_device_on_host(K, m, 1, SEQ, false, false, &a), NEB_OK);
-    int better = 0;
-    for (int32_t seed = 0; seed < 12; seed++) {
-        int32_t prefix[4] = {seed, 3 * seed % V, 7, 1}, one[6], wide[6], n1, n2;
-        struct intra_beam_config c = {1, 6, 0, EOS};
-        assert_int_equal(intra_decode(d, prefix, 4, &c, one, &n1), NEB_OK);
-        c.beam = INTRA_BEAM_MAX;
-        assert_int_equal(intra_decode(d, prefix, 4, &c, wide, &n2), NEB_OK);
-        double g = score_of(a, prefix, 4, one, n1, 6), w = score_of(a, prefix, 4, wide, n2, 6);
-        // both hypotheses have ended, or neither has: their sums can be compared
-        if (n2 < 6 || n1 == 6)
-            assert_true(w >= g - 1e-3 || n1 < 6);
-        better += w > g + 1e-3;
-    }
-    assert_true(better > 0); // otherwise the search proves nothing
-    // A decoder for fewer tokens than the model takes ends at its limit. Its tokens are the same
-    // until then.
-    struct intra_decoder *brief = NULL;
-    assert_int_equal(intra_decoder_create(K, m, 2, 4 + 3, &brief), NEB_OK);
-    for (int32_t seed = 0; seed < 12; seed++) {
-        int32_t prefix[4] = {seed, 3 * seed % V, 7, 1}, one[6], cut[6], n1, n2;
-        struct intra_beam_config c = {1, 6, 0, EOS};
-        assert_int_equal(intra_decode(d, prefix, 4, &c, one, &n1), NEB_OK);
-        assert_int_equal(intra_decode(brief, prefix, 4, &c, cut, &n2), NEB_OK);
-        assert_int_equal(n2, n1 < 3 ? n1 : 3);
-        assert_memory_equal(cut, one, (size_t)n2 * sizeof *cut);
-    }
-    intra_decoder_destroy(&brief);
-    struct intra_beam_config bad = {INTRA_BEAM_MAX + 1, 6, 0, EOS};
-    int32_t p[SEQ] = {1}, out[6], n;
-    assert_int_equal(intra_decode(d, p, 2, &bad, out, &n), NEB_ERR_INVALID);
-    bad.beam = 1;
-    assert_int_equal(intra_decode(d, p, SEQ, &bad, out, &n), NEB_ERR_INVALID);
-    p[0] = V;
-    assert_int_equal(intra_decode(d, p, 2, &bad, out, &n), NEB_ERR_INVALID);
-    intra_device_destroy(&a);
-    intra_decoder_destroy(&d);
-    intra_model_destroy(&m);
-    kern_destroy(&K);
 }
 
 // Padding after a sequence and other rows of the batch do not change the loss.
@@ -289,14 +170,40 @@ static void chrf_passes_over_white_space(void **state) {
     }
 }
 
+static void bleu_is_sacrebleus(void **state) {
+    (void)state;
+    static const struct {
+        const char *hypothesis, *reference;
+        double want;
+    } cases[] = {
+        {"the cat sat on the mat today", "the cat sat on a mat today", 48.8923},
+        {"Sie zahlten 1,000.50 Euro, oder 3-4 Tage -- &quot;fast&quot; alles.",
+         "Sie zahlten 1,000.50 Euro oder 3-4 Tage - \"fast\" alles!", 53.7285},
+        {"Öffnen Sie die Datei „a.txt“ nicht, bitte.", "Öffnen Sie die Datei „a.txt“ bitte nicht.",
+         62.3899},
+        {"a.. b,c 5. 6,x [y]{z} <p> it's e-mail", "a. . b, c 5.6 ,x [y] {z} <p> it's email",
+         72.4551},
+        {"x", "x y", 0},
+        {"", "empty one", 0},
+        {"ungültige Option\u00a0: -x", "ungültige Option : -x &amp; mehr", 60.6531},
+        {"auto-\nmatic <skipped>and new\nline", "automatic and new line", 100},
+    };
+    struct intra_bleu all = {0};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct intra_bleu one = {0};
+        assert_int_equal(intra_bleu_add(&one, cases[i].hypothesis, cases[i].reference), NEB_OK);
+        assert_int_equal(intra_bleu_add(&all, cases[i].hypothesis, cases[i].reference), NEB_OK);
+        if (!(fabs(intra_bleu_score(&one) - cases[i].want) < 5e-4))
+            fail_msg("%s: %.4f", cases[i].hypothesis, intra_bleu_score(&one));
+    }
+    assert_true(fabs(intra_bleu_score(&all) - 65.1811) < 5e-4);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(greedy_is_the_forward_pass),
-        cmocka_unit_test(wide_beam_is_exhaustive),
-        cmocka_unit_test(padding_is_not_seen),
-        cmocka_unit_test(labels_are_the_largest),
-        cmocka_unit_test(chrf_is_sacrebleus),
-        cmocka_unit_test(chrf_passes_over_white_space),
+        cmocka_unit_test(padding_is_not_seen), cmocka_unit_test(labels_are_the_largest),
+        cmocka_unit_test(chrf_is_sacrebleus),  cmocka_unit_test(chrf_passes_over_white_space),
+        cmocka_unit_test(bleu_is_sacrebleus),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

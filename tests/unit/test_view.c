@@ -171,6 +171,21 @@ static void test_rounds(void **state) {
     assert_int_equal(json_integer_value(json_array_get(json_array_get(list, 0), 0)), 76);
     json_decref(root);
     free(text);
+    // a hostile site does not stretch the timeline beyond two days for each of its spans
+    feed(v,
+         "{\"kind\":\"round\",\"cluster\":\"paris\",\"round\":1,\"encode_s\":1e300,"
+         "\"travel_s\":1e300,\"held_s\":-1e300,\"apply_s\":-5,\"stall_s\":1e300}",
+         2000);
+    text = agent_view_history(v);
+    root = json_loads(text, 0, NULL);
+    job = json_array_get(json_object_get(root, "jobs"), 0);
+    list = json_object_get(json_array_get(json_object_get(job, "clusters"), 0), "rounds");
+    last = json_array_get(list, json_array_size(list) - 1);
+    for (size_t i = 2; i < 7; i++)
+        assert_in_range(2000 - json_number_value(json_array_get(last, i)) + 0.5, 0, 4 * 86400);
+    assert_true(json_number_value(json_array_get(last, 7)) <= 2 * 86400);
+    json_decref(root);
+    free(text);
     agent_view_destroy(&v);
 }
 

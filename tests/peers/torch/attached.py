@@ -406,25 +406,30 @@ def sides(work):
     """Teacher and student of mode distill: distill_loss, adapters, and two jobs beside built-in
     sides."""
     program = [sys.executable, str(here / "sides.py")]
-    p = subprocess.run([*program, "check"], capture_output=True, text=True, timeout=300)
+    p = subprocess.run([*program, "check", str(work / "small")], capture_output=True, text=True,
+                       timeout=300)
     report("sides", not p.returncode, (p.stdout or p.stderr)[-300:].replace("\n", "; "))
     corpus(work)
     tokenizer = work / "corpus" / "tokenizer.model"
-    for case, attached, teacher in (("teach", "paris", ""), ("learn", "berlin", "learn: true")):
-        places = {c: "launcher: attach" if c == attached else "threads: 1"
-                  for c in ("paris", "berlin")}
+    text = (examples / "teach_hf.yaml").read_text()
+    for old, new in (("steps: 300", "steps: 40"), ("vocab: 4096, n_layers: 4", "vocab: 512, "
+                     "n_layers: 2"), ("d_model: 128", "d_model: 32"), ("batch: 16", "batch: 8"),
+                     ("~/.cache/nebula/manpages-small", str(work / "corpus")),
+                     ("seq_len: 96", "seq_len: 32")):
+        assert old in text
+        text = text.replace(old, new)
+    learn = text.replace("k: 16", "k: 16\n  teacher: {learn: true}").replace(
+        "teacher, launcher: attach", "teacher, threads: 1").replace(
+        "role: student", "role: student, launcher: attach")
+    for case, attached, job, script, arguments in (
+            ("teach", "paris", text, examples / "teach_hf.py", [work / "small", tokenizer]),
+            ("learn", "berlin", learn, here / "sides.py", ["learn", tokenizer])):
         folder = work / case
         folder.mkdir()
-        (folder / "job.yaml").write_text(
-            "job: sides\nmode: distill\nsteps: 40\nmodel: {vocab: 512, n_layers: 2, d_model: 32, "
-            "n_heads: 2, d_ff: 64}\n"
-            f"data: {{corpus: {work / 'corpus'}, seq_len: 32, batch: 8, accumulate: 2}}\n"
-            f"optim: {{lr: 3e-3}}\ndistill: {{task: text, push_text: true, lambda: 0.5, "
-            f"teacher: {{{teacher}}}}}\nclusters:\n"
-            f"  - {{name: paris, role: teacher, {places['paris']}}}\n"
-            f"  - {{name: berlin, role: student, {places['berlin']}}}\n")
+        (folder / "job.yaml").write_text(job)
         job = Job(folder, 2)
-        job.loop(attached, script=str(here / "sides.py"), arguments=[case, tokenizer])
+        job.loop(attached, script=str(script), arguments=arguments,
+                 PYTHONPATH=str(source / "agent/lib/python"))
         s = job.end()
         c, q = s["clusters"][1], s["quality"]["clusters"]["berlin"]
         report("sides", q["taught_share"] == 1 and c["loss_last"] < c["loss_first"],
@@ -432,8 +437,26 @@ def sides(work):
                f"{q['label_bytes_per_target_token']:.1f} bytes a label")
 
 
+def base(work):
+    """Adapters of peft over a base that another site does not have: refused on both sites."""
+    job = start(work, ["paris", "berlin"], steps=4)
+    loops = {name: job.loop(name, here / "loops.py", arguments=["peft", "gpt2", seed],
+                            BASE_SEED=str(seed))
+             for name, seed in (("paris", 1), ("berlin", 2))}
+    for p in loops.values():
+        p.wait(900)
+        p.log.seek(0)
+    hexes = r"[0-9a-f]{32}"
+    wanted = (r'different tensors: tensor "[^"]*base_layer[^"]*": cluster \w+ has .*, '
+              rf"frozen, with digest {hexes}, cluster \w+ has .*, frozen, with digest {hexes}")
+    said = [p.log.read() for p in loops.values()]
+    found = [re.search(wanted, text) for text in said]
+    good = all(found) and all(p.returncode for p in loops.values()) and job.p.wait(60)
+    report("base", good, found[0].group(0) if found[0] else said[0][-600:])
+
+
 cases = {f.__name__: f
-         for f in (sides, plain, mixed, kill, ddp, fsdp, ranks, meshes, ep, fsdp_loop)}
+         for f in (sides, plain, mixed, kill, ddp, fsdp, ranks, meshes, ep, fsdp_loop, base)}
 for kind, n in (("hf", 2), ("peft", 1), ("accelerate", 2), ("lightning", 2), ("titan", 2),
                 ("state", 2),
                 ("hf_fsdp", 2), ("accelerate_fsdp", 2), ("lightning_fsdp", 2),

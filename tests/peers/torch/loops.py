@@ -135,7 +135,7 @@ def peft():
     from peft import LoraConfig, get_peft_model
 
     def wrap(model):
-        torch.manual_seed(7)  # the base is frozen; every cluster has the same
+        torch.manual_seed(int(os.environ.get("BASE_SEED", 7)))  # the base is frozen
         model = models.make(name)
         target = {"gpt2": ["c_attn"]}.get(name, ["q_proj", "v_proj"])
         return get_peft_model(model, LoraConfig(r=4, target_modules=target, task_type="CAUSAL_LM"))

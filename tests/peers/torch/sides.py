@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs of the case `sides` of attached.py.
 
-usage: sides.py check               distill_loss against its formula; adapters against the models
-       sides.py teach TOKENIZER     a small Hugging Face model as the teacher
+usage: sides.py check DIR           distill_loss against its formula; adapters against the models;
+                                    saves a small Hugging Face model in DIR
        sides.py learn TOKENIZER     a small torch model as the student
 """
 import math
@@ -15,7 +15,8 @@ import transformers
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "agent/lib/python"))
 import nebula
-from nebula.adapters import HuggingFace, teach
+from nebula.adapters import HuggingFace
+from nebula.align import Aligned, Vocabulary
 
 V = 512
 torch.manual_seed(3)
@@ -87,6 +88,13 @@ def check_adapters():
             assert (ids[row:row + n] == top.indices).float().mean() > 0.9
             row += n
         assert row == text.rows == len(ids)
+        for (s, prefix), answer in zip(sequences, HuggingFace(model, sequences=3).answer(text, 16)):
+            z = model.generate(torch.tensor([s[:prefix]]), max_new_tokens=16 - prefix,
+                               do_sample=False, pad_token_id=0)[0, 1 if encodes else prefix:]
+            end = model.generation_config.eos_token_id
+            want = z.tolist()
+            want = want[:want.index(end) + 1] if end in want else want
+            assert answer == want[:16 - prefix], (type(model), answer, want)
     print("labels of a causal and of an encoder-decoder model are those of the models alone")
 
 
@@ -107,11 +115,33 @@ def learn(tokenizer):
         s.close(loss.item())
 
 
+def check_align():
+    """A byte-level tokenizer of transformers beside pieces with spaces: the same text."""
+    import tokenizers
+    raw = tokenizers.Tokenizer(tokenizers.models.BPE())
+    raw.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    raw.train_from_iterator(["the cat sat on the mat, the café was closed"] * 4,
+                            tokenizers.trainers.BpeTrainer(
+                                vocab_size=V, special_tokens=["<eos>"],
+                                initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet()))
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<eos>")
+    students = Vocabulary([b"the", b" cat", b" sat", b" caf\xc3", b"\xa9", b" w", b"as", None],
+                          end=7)
+    aligned = Aligned(HuggingFace(llama()), Vocabulary.of(tokenizer), students)
+    ids, logprobs = aligned(nebula.Text(0, 1, [([0, 1, 2, 7], 1), ([0, 3, 4, 5, 6, 7], 2)]), 3, 1.0)
+    assert len(ids) == 7 and all(len(set(row)) == 3 for row in ids)
+    # " cat", " sat" and both ends have equal spans; the pieces of "é" and of " was" have not
+    assert aligned.mapped <= 4 and all(row[0] <= 0 and row == sorted(row, reverse=True)
+                                       for row in logprobs)
+    made = aligned._convert([0, 1, 2, 7], 1)
+    assert made.ids == [*tokenizer.encode("the cat sat"), 0] and made.row_of == [0, 1, 2], made
+    print("labels of a model with another tokenizer are mapped")
+
+
 if sys.argv[1] == "check":
     check_loss()
     check_adapters()
-elif sys.argv[1] == "teach":
-    with nebula.teacher(sys.argv[2]) as t:
-        teach(t, HuggingFace(llama()))
+    check_align()
+    llama().save_pretrained(sys.argv[2])
 else:
     learn(sys.argv[2])

@@ -238,7 +238,14 @@ class WithTorch(unittest.TestCase):
             self.assertEqual(net.conv.weight.flatten().tolist(), list(range(24)))
             self.assertEqual(net.norm.running_mean.tolist(), [0, 1, 2])
             self.assertEqual(net.norm.running_var.tolist(), [1, 1, 1])
-            net.conv.weight.data = net.conv.weight.data.clone()
+            was = net.conv.weight.data
+            changed = r"^conv.weight is \w+ \(.* but was float32 \(3, 2, 2, 2\), strides"
+            for other in (was.view(3, 2, 4), was.transpose(2, 3), was.view(torch.int32)):
+                net.conv.weight.requires_grad = False
+                net.conv.weight.data = other
+                with self.assertRaisesRegex(nebula.Error, changed):
+                    fed.step()
+            net.conv.weight.data = was.clone()
             with self.assertRaisesRegex(nebula.Error, "^conv.weight has moved to other memory"):
                 fed.step()
 

@@ -14,13 +14,13 @@ Lightning and torchtitan there are nebula.hf, nebula.accelerate, nebula.lightnin
 nebula.torchtitan. Programs that teach or learn in mode distill: nebula.sides. libnebula.h lists
 the errors of each call; they are raised as nebula.Error.
 """
-from ._lib import AGAIN, DONE, STOP, TRAIN, Error, version
+from ._lib import AGAIN, DONE, IO, STOP, TRAIN, Error, version
 from ._state import Flat
 from ._tensors import Parts
 from .federation import Federation, attach
 from .sides import (Labels, Student, Teacher, Text, distill_loss, pad, student, teacher,
                     vocabulary_digest)
 
-__all__ = ["AGAIN", "DONE", "STOP", "TRAIN", "Error", "Federation", "Flat", "Labels", "Parts",
+__all__ = ["AGAIN", "DONE", "IO", "STOP", "TRAIN", "Error", "Federation", "Flat", "Labels", "Parts",
            "Student", "Teacher", "Text", "attach", "distill_loss", "pad", "student", "teacher",
            "version", "vocabulary_digest"]

@@ -36,7 +36,7 @@ class Memory(NamedTuple):
     place: int
     address: int
     keep: Any  # what keeps the memory alive
-    pointer: Callable[[], int] | None = None  # where it is now; None: it cannot move
+    now: Callable[[], Any] | None = None  # its present tensor; None: it cannot change
 
 
 class Placed(NamedTuple):
@@ -93,7 +93,12 @@ def _of_torch(t: Any) -> Memory:
         raise Error(INVALID, f"device {t.device}; only CPU and CUDA memory can be exchanged")
     # Memory keeps a second tensor of the same memory, because `t` may get other memory.
     return Memory(tuple(t.shape), tuple(t.stride()), kind, CUDA if t.is_cuda else HOST,
-                  t.data_ptr(), t.detach(), t.data_ptr)
+                  t.data_ptr(), t.detach(), lambda: t)
+
+
+def form(t: Any) -> str:
+    """What must stay as it is at attach, of a PyTorch tensor."""
+    return f"{str(t.dtype).removeprefix('torch.')} {tuple(t.shape)}, strides {tuple(t.stride())}"
 
 
 def _kind(name: str) -> int:
@@ -194,7 +199,7 @@ def _place(piece: placements.Piece, m: Memory) -> Placed:
 
 def _of_dtensor(t: Any) -> tuple[tuple[int, ...], list[Placed], list[Memory]]:
     mesh = t.device_mesh
-    m = memory_of(t._local_tensor)._replace(pointer=lambda: t._local_tensor.data_ptr())
+    m = memory_of(t._local_tensor)._replace(now=lambda: t._local_tensor)
     found = placements.pieces(tuple(t.shape), t.placements, tuple(mesh.shape),
                               mesh.get_coordinate(), m.shape)
     return tuple(t.shape), [_place(p, m) for p in found], [m]

@@ -154,8 +154,8 @@ class Federation:
         return names
 
     def _declare(self, slots: list[_tensors.Slot]) -> None:
-        # Pointers to where the tensors are now: see _check_memory.
-        self._pointers: list[tuple[Callable[[], int], int, str]] = []
+        # The present tensors, and how they were: see _check_memory.
+        self._known: list[tuple[Callable[[], Any], int, str, str]] = []
         for slot in _tensors.without_ties(slots, self._exchanged()):
             name = slot.name.encode()
             if len(name) > 255:
@@ -175,8 +175,8 @@ class Federation:
             for m in slot.memories:
                 if m.place == _lib.CUDA and _tensors.is_torch(m.keep):
                     self._device = m.keep.device
-            self._pointers += [(m.pointer, m.address, slot.name) for m in slot.memories
-                               if m.pointer]
+            self._known += [(m.now, m.address, _tensors.form(m.now()), slot.name)
+                            for m in slot.memories if m.now]
 
     def _load(self, state: Any) -> None:
         if callable(state):
@@ -243,13 +243,17 @@ class Federation:
         self._tokens = self._tokens or i["batch"] * i["seq_len"] * i["accumulate"]
 
     def _check_memory(self) -> None:
-        for pointer, address, name in self._pointers:
-            if pointer() != address:
+        for now, address, _, name in self._known:
+            if now().data_ptr() != address:
                 raise Error(INVALID, f"{name} has moved to other memory since attach (model.to(), "
                                      f"a new .data or dtype): attach after such changes")
-        # Walking a large model costs milliseconds: new modules are found after some steps.
-        late = any(p.requires_grad for p in self._frozen_then)
-        if not late and self._step % 64 == 0:
+        # Walking a large model costs milliseconds: other changes are found after some steps.
+        late, seldom = any(p.requires_grad for p in self._frozen_then), self._step % 64 == 0
+        for now, _, form, name in self._known if seldom else ():
+            if _tensors.form(now()) != form:
+                raise Error(INVALID, f"{name} is {_tensors.form(now())}, but was {form} at attach: "
+                                     "attach after such changes")
+        if not late and seldom:
             late = not self._trained().keys() <= self._trained_then.keys()
         if late:
             raise Error(INVALID, "the model trains parameters that it did not train at attach: "

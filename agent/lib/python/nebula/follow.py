@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Follows a run into Weights & Biases, MLflow or TensorBoard.
 
-    nebula-follow --to wandb OUT          (also: python3 -m nebula.follow)
+    nebula-follow --to wandb OUT          (without a wheel: python3 -m nebula.follow)
     nebula-follow --to mlflow OUT --uri sqlite:////data/mlflow.db
     nebula-follow --to tensorboard OUT
 
@@ -161,6 +161,7 @@ class Mlflow:
         self.client = MlflowClient(tracking_uri=options.uri)
         self.runs = state.setdefault("runs", {})  # cluster: id of its run
         self.start = state.setdefault("start", time.time())
+        self.state = state
         self.options, self.pending = options, {}
 
     def run(self, cluster):
@@ -168,11 +169,19 @@ class Mlflow:
             name = self.options.project
             found = self.client.get_experiment_by_name(name)
             experiment = found.experiment_id if found else self.client.create_experiment(name)
-            tags = {"mlflow.runName": f"{self.options.name}-{cluster}", "nebula.cluster": cluster}
-            run = self.client.create_run(
-                experiment, start_time=int(self.start * 1000), tags=tags
+            key = key_of(self.state, cluster)
+            tags = {
+                "mlflow.runName": f"{self.options.name}-{cluster}",
+                "nebula.cluster": cluster,
+                "nebula.key": key,
+            }
+            # A follower that was killed before it saved its place has made this run already.
+            runs = self.client.search_runs([experiment], f"tags.`nebula.key` = '{key}'")
+            run = self.runs[cluster] = (
+                runs[0]
+                if runs
+                else self.client.create_run(experiment, int(self.start * 1000), tags)
             ).info.run_id
-            self.runs[cluster] = run
             config = flat(self.options.config)
             params = [self.param(k[:250], str(v)[:500]) for k, v in config.items()]
             for i in range(0, len(params), 100):  # MLflow's limits: of a call, a key, a value
@@ -206,8 +215,7 @@ class Wandb:
     def __init__(self, options, state):
         import wandb
 
-        self.wandb, self.options, self.runs = wandb, options, {}
-        self.key = state.setdefault("key", os.urandom(4).hex())
+        self.wandb, self.options, self.state, self.runs = wandb, options, state, {}
 
     def run(self, cluster):
         if cluster not in self.runs:
@@ -215,7 +223,7 @@ class Wandb:
                 project=self.options.project,
                 group=self.options.name,
                 name=f"{self.options.name}-{cluster}",
-                id=f"{self.key}-{hashlib.sha256(cluster.encode()).hexdigest()[:8]}",
+                id=key_of(self.state, cluster),
                 resume="allow",
                 reinit="create_new",
                 config=self.options.config,
@@ -246,6 +254,11 @@ class Wandb:
 
 
 SINKS = {"wandb": Wandb, "mlflow": Mlflow, "tensorboard": Tensorboard, "stdout": Stdout}
+
+
+def key_of(state, cluster):
+    """What tells the run of a cluster from all other runs of a tracker."""
+    return f"{state['key']}-{hashlib.sha256(cluster.encode()).hexdigest()[:8]}"
 
 
 def plain(name):
@@ -283,11 +296,14 @@ def load(path):
 def save(path, o):
     """Writes an object as JSON; the file appears complete or not at all."""
     tmp = path.with_suffix(".tmp")
-    with open(tmp, "w", encoding="utf-8") as f:
-        json.dump(o, f)
-        f.flush()
-        os.fsync(f.fileno())
-    os.replace(tmp, path)
+    try:
+        with open(tmp, "w", encoding="utf-8") as f:
+            json.dump(o, f)
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(tmp, path)
+    except OSError as e:  # Python's own error of a full disk names no file
+        sys.exit(f"nebula-follow: cannot write {tmp}: {e.strerror}")
 
 
 def take(sink, steps, o):
@@ -326,8 +342,10 @@ def follow(options):
     lines = Lines(metrics, state)
     if lines.is_new_run():
         state, lines = {}, Lines(metrics, {})
+    state.setdefault("key", os.urandom(8).hex())
     steps = state.setdefault("steps", {})
     sink = SINKS[options.to](options, state)
+    save(place, state)  # before the tracker makes a run: a later follower must find that run
     still, summary = time.monotonic(), None
     try:
         while True:

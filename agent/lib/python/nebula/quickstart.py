@@ -6,11 +6,10 @@ package nebula, so it needs no libnebula.
 """
 from __future__ import annotations
 
-import gettext
-import importlib.util
 import json
 import os
 import pathlib
+import struct
 import subprocess
 import sys
 import time
@@ -20,6 +19,21 @@ WAN = "100mbit:80ms"
 MESSAGES = 12  # of one file of text; the corpus holds out whole files, in all languages
 
 
+def read_catalogue(file: pathlib.Path) -> dict[str, str]:
+    """A compiled catalogue (.mo, "The Format of GNU MO Files" in gettext's manual), without the
+    messages that have a context or several forms: their texts contain \\4 or \\0."""
+    data = file.read_bytes()
+    order = "<" if data[:4] == b"\xde\x12\x04\x95" else ">"
+    count, *tables = struct.unpack_from(f"{order}3I", data, 8)
+
+    def text(table: int, i: int) -> str:
+        size, at = struct.unpack_from(f"{order}2I", data, table + 8 * i)
+        return data[at:at + size].decode()
+
+    pairs = {text(tables[0], i): text(tables[1], i) for i in range(count)}
+    return {m: t for m, t in pairs.items() if m and "\4" not in m and "\0" not in m}
+
+
 def catalogues(django: pathlib.Path) -> dict[str, list[tuple[str, ...]]]:
     """For each application of Django: its messages in English and in each of LANGUAGES."""
     found = {}
@@ -27,15 +41,20 @@ def catalogues(django: pathlib.Path) -> dict[str, list[tuple[str, ...]]]:
         locale = folder.parents[1]
         name = "-".join(locale.relative_to(django).parts[:-1]) or "django"
         for file in sorted(folder.glob("*.mo")):
-            texts = []
-            for language in LANGUAGES:
-                with open(locale / language / "LC_MESSAGES" / file.name, "rb") as f:
-                    texts.append(gettext.GNUTranslations(f)._catalog)
-            # A message with a context is "CONTEXT\4MESSAGE", one with forms is (MESSAGE, FORM).
-            common = sorted({m for m in texts[0] if isinstance(m, str) and m and "\4" not in m}
-                            .intersection(*texts[1:]))
+            texts = [read_catalogue(locale / language / "LC_MESSAGES" / file.name)
+                     for language in LANGUAGES]
+            common = sorted(set(texts[0]).intersection(*texts[1:]))
             found[f"{name}-{file.stem}"] = [(m, *(t[m] for t in texts)) for m in common]
     return found
+
+
+def write(file: pathlib.Path, text: str) -> None:
+    """Writes a file and its folder. Python's own error of a full disk names no file."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        sys.exit(f"nebula quickstart: cannot write {file}: {error.strerror}")
 
 
 def write_text(django: pathlib.Path, folder: pathlib.Path) -> int:
@@ -47,8 +66,7 @@ def write_text(django: pathlib.Path, folder: pathlib.Path) -> int:
             part = messages[first:first + MESSAGES]
             for i, language in enumerate(("en", *LANGUAGES)):
                 file = folder / language / f"{name}-{first:04}.txt"
-                file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_text("\n".join(m[i] for m in part) + "\n", encoding="utf-8")
+                write(file, "\n".join(m[i] for m in part) + "\n")
     return number
 
 
@@ -60,7 +78,7 @@ def write_spec(text: pathlib.Path, file: pathlib.Path) -> None:
             "vocabulary": {"size": 1024, "type": "unigram", "character_coverage": 0.9995,
                            "train_lines": 30000, "byte_fallback": True},
             "holdout": {"per_mille": 100}, "sources": sources}
-    file.write_text(json.dumps(spec), encoding="utf-8")  # JSON is YAML
+    write(file, json.dumps(spec))  # JSON is YAML
 
 
 def table(alone: dict, federated: dict, synchronous: dict) -> bool:
@@ -104,15 +122,18 @@ def main(program: str, out: str, steps: str, seed: str, cache: str | None = None
     if (results / "alone").exists():
         sys.exit(f"nebula quickstart: {out} holds a run already: "
                  "remove it, or choose another --out")
-    django = importlib.util.find_spec("django")
-    if not django or not django.origin:
+    try:
+        import django
+    except ImportError:
         sys.exit(f"nebula quickstart: {sys.executable} has no Django, which has the text: "
                  "pip install 'nebula-federation[quickstart]', "
                  "or the Debian package python3-django")
     stage("real text: Django's messages in English, French, Spanish and German")
     home = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "nebula"
-    work = (pathlib.Path(cache) if cache else home).resolve() / "quickstart"
-    number = write_text(pathlib.Path(django.origin).parent, work / "text")
+    # Another version has other messages: the text of both together would be neither's.
+    work = ((pathlib.Path(cache) if cache else home).resolve()
+            / f"quickstart-django-{django.get_version()}")
+    number = write_text(pathlib.Path(django.__file__).parent, work / "text")
     print(f"{number} messages in {work / 'text'}")
     write_spec(work / "text", work / "spec.yaml")
     nebula("data", "build", work / "spec.yaml", "--out", work / "corpus")
@@ -129,8 +150,8 @@ def main(program: str, out: str, steps: str, seed: str, cache: str | None = None
     stage(f"the two clusters federated over {WAN}")
     nebula("pretrain", *common, "--wan", WAN, "--out", results / "federated")
     stage("synchronous fp32 exchange every step (the arithmetic of it, in one process)")
-    nebula("pretrain", *common, "--set", "sync.scheme=synchronous", "--out",
-           results / "synchronous")
+    nebula("pretrain", *common, "--set", "sync.scheme=synchronous", "--set",
+           "optim.lr=3e-3", "--out", results / "synchronous")
     stage("result")
     summaries = [json.loads((results / name / "summary.json").read_text(encoding="utf-8"))
                  for name in ("alone", "federated", "synchronous")]

@@ -8,8 +8,9 @@
 
 Either side may be the built-in one. A program that was killed opens its side again and goes on: no
 label is made twice or lost. If the agent restarts, a teacher opens its side again by itself; a
-student gets nebula.Error with status AGAIN, and has to close its side and open it again. Bad labels
-raise nebula.Error with status INVALID; the side stays as it was, and the call may be repeated.
+student gets nebula.Error with status AGAIN, and has to close its side and open it again. Bad values
+raise nebula.Error with status INVALID, and asking for more than `ahead` steps raises STATE; the
+side stays as it was, and the call may be repeated.
 nebula.adapters has teachers for Hugging Face models and for an OpenAI-compatible server.
 """
 from __future__ import annotations
@@ -20,6 +21,7 @@ import dataclasses
 import hashlib
 import json
 import pathlib
+import warnings
 from ctypes import POINTER, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint64
 from ctypes import c_void_p
 from typing import Any, Callable, Iterator, Sequence
@@ -57,9 +59,14 @@ for _name, _arguments in {
         "info_get": [_HANDLE, POINTER(_Info)],
         "next": [_HANDLE, c_double, POINTER(_Text), POINTER(c_int)],
         "put": [_HANDLE, c_int64, c_int32, c_int64, c_int32, c_void_p, c_void_p],
+        "writes": [_HANDLE, c_int64],
+        "answer": [_HANDLE, c_int64, c_int32, c_void_p, c_void_p, POINTER(_Text)],
         "ask": [_HANDLE, c_int32, c_void_p, c_void_p, c_void_p],
         "learned": [_HANDLE, c_double, c_uint64, POINTER(c_int)],
         "saved": [_HANDLE],
+        "model": [_HANDLE, c_char_p],
+        "mapped": [_HANDLE, c_int64],
+        "fail": [POINTER(_HANDLE), c_char_p],
         "close": [POINTER(_HANDLE), c_double]}.items():
     getattr(lib, f"nebula_side_{_name}").argtypes = _arguments
 
@@ -180,11 +187,23 @@ class Side:
         self.state = state.value
         return out if self.state == TRAIN else None
 
+    def writes(self, step: int) -> bool:
+        """True if this side writes the targets of a step itself (distill.source): a teacher calls
+        `answer` before `put`; a student's `text` gives samples of its own model, the same ones if
+        it is asked for a step again after a restart."""
+        return bool(lib.nebula_side_writes(self._handle, step))
+
     def close(self, eval_loss: float = float("nan")) -> None:
         """Reports to the agent if the job is done or stopped; otherwise another program goes on."""
         handle, self._handle = self._handle, None
         if handle:
             check(lib.nebula_side_close(ctypes.byref(handle), eval_loss))
+
+    def fail(self, why: str) -> None:
+        """Ends the job at all clusters with this error, and closes the side: for what no other
+        program would mend."""
+        handle, self._handle = self._handle, None
+        check(lib.nebula_side_fail(ctypes.byref(handle), why.encode()))
 
     def __enter__(self) -> Any:
         return self
@@ -228,6 +247,25 @@ class Teacher(Side):
         while (text := self.get()) is not None:
             yield text
 
+    def model(self, name: str) -> None:
+        """Names the model that makes the labels, such as its name and a digest. The job ends with
+        both names if they differ from those of its first labels, also in a later program."""
+        check(lib.nebula_side_model(self._handle, name.encode()))
+
+    def mapped(self, rows: int) -> None:
+        """After put, with distill.align: text: how many of its rows could be mapped."""
+        check(lib.nebula_side_mapped(self._handle, rows))
+
+    def answer(self, text: Text, answers: Sequence[Sequence[int]]) -> Text:
+        """The text with these targets instead of the student's, one answer to each prompt (the
+        first `prefix` ids), with the id of the end if it has ended. Longer ones than there is room
+        for are cut. Label the text that this returns."""
+        out = _Text()
+        lengths, flat = _ints(len(a) for a in answers), _ints(id for a in answers for id in a)
+        check(lib.nebula_side_answer(self._handle, text.step, len(lengths), _address(lengths),
+                                     _address(flat), ctypes.byref(out)))
+        return _text_of(out)
+
     def put(self, text: Text, ids: Any, logprobs: Any) -> None:
         """The labels of a text: (rows, k) token ids and natural log-probabilities at
         self.temperature, most likely first. The rest of a row's mass is that of all other
@@ -245,14 +283,16 @@ class Teacher(Side):
 
 class Student(Side):
     """Iterates over (text, labels). text: step -> sequences, a list of (ids, prefix); it is called
-    for each step in order, up to `ahead` steps before the labels are here."""
+    for each step in order, up to `ahead` steps before the labels are here. Of several teachers the
+    labels are the mixture, by weight. With distill.source: teacher the text is the teacher's."""
 
     role = STUDENT
 
     def __init__(self, text: Callable[[int], Sequence[tuple[Sequence[int], int]]],
                  vocabulary: str | None = None, *, step: int = 0, **options: Any) -> None:
         self.text, self.step = text, step
-        self._asked: dict[int, Text] = {}
+        self._asked = 0
+        self._loss = float("nan")
         super().__init__(vocabulary, step=step, **options)
 
     def ask(self, sequences: Sequence[tuple[Sequence[int], int]]) -> None:
@@ -262,29 +302,37 @@ class Student(Side):
                                    _ints(p for _, p in sequences), _ints(ids))
         check(lib.nebula_side_ask(self._handle, len(lengths), _address(lengths),
                                   _address(prefixes), _address(flat)))
-        step = self.step + len(self._asked)
-        self._asked[step] = Text(step, -1, [(list(s), p) for s, p in sequences])
+        self._asked += 1
 
     def __iter__(self) -> Iterator[tuple[Text, Labels]]:
         while self.state == TRAIN and self.step < self.steps:
-            while (len(self._asked) < self.ahead and
-                   (at := self.step + len(self._asked)) < self.steps):
-                self.ask(self.text(at))
+            while self._asked < self.ahead and self.step + self._asked < self.steps:
+                self.ask(self.text(self.step + self._asked))
             t = self._next(0)
             if t is None:
                 break
             step, n = self.step, t.rows * t.k
-            yield self._asked[step], Labels(
+            if not n:
+                warnings.warn(f"labels of step {step} belong to other samples than those that "
+                              "this process has drawn: the step is left out")
+                self.learned(self._loss, 0)
+                continue
+            yield _text_of(t), Labels(
                 t.k, _ints(t.label_ids[:n]), array.array("f", t.label_logprobs[:n]),
                 array.array("f", t.label_tails[:t.rows]))
             if self.step == step:
                 raise Error(STATE, "call learned() for each step")
 
+    def weight_of_kl(self, step: int) -> float:
+        """lambda_ of distill_loss: the job's, or 1 for samples of the student itself."""
+        return 1.0 if self.writes(step) else self.lambda_
+
     def learned(self, loss: float, tokens: int) -> None:
         """The step is over: the teacher gets credit for one more."""
         state = c_int()
         check(lib.nebula_side_learned(self._handle, float(loss), tokens, ctypes.byref(state)))
-        self._asked.pop(self.step)
+        self._asked -= 1
+        self._loss = float(loss)
         self.step += 1
         self.state = state.value
 
