@@ -147,6 +147,13 @@ enum neb_status neb_fs_stream_open(const char *path, FILE **out) {
     return st;
 }
 
+enum neb_status neb_fs_close(FILE *f, const char *path) {
+    bool lost = ferror(f); // errno is no longer that of this write
+    if (fclose(f) != 0)
+        return neb_fail_errno("cannot write %s", path);
+    return lost ? neb_fail(NEB_ERR_IO, "cannot write %s: an earlier write failed", path) : NEB_OK;
+}
+
 enum neb_status neb_fs_read(const char *path, size_t max, struct neb_buf *out) {
     enum neb_status st = NEB_OK;
     struct stat info;

@@ -42,6 +42,8 @@ NEB_MUST_CHECK enum neb_status neb_fs_mkdirs(const char *path, mode_t mode);
 // Opens a file for reading from its beginning: a regular file, a shell's pipe ("<(command)",
 // "/dev/stdin") or a named pipe, whose writer it waits for. NEB_ERR_INVALID: anything else.
 NEB_MUST_CHECK enum neb_status neb_fs_stream_open(const char *path, FILE **out);
+// Closes a file that was written. An error, of this call or of an earlier write, names `path`.
+NEB_MUST_CHECK enum neb_status neb_fs_close(FILE *f, const char *path);
 // Reads a whole file of at most `max` bytes; replaces the buffer. NEB_ERR_LIMIT: the file is
 // larger. NEB_ERR_INVALID: not a regular file.
 NEB_MUST_CHECK enum neb_status neb_fs_read(const char *path, size_t max, struct neb_buf *out);

@@ -42,9 +42,9 @@ static int run(void *options) {
     if (!f)
         return neb_fail_errno("cannot write %s", tmp), AGENT_EXIT_FAILED;
     st = write_trace(dir, f, &events);
-    bool lost = ferror(f); // errno of that write is gone
-    errno = EIO;
-    if ((fclose(f) != 0 || lost || (st == NEB_OK && rename(tmp, path) != 0)) && st == NEB_OK)
+    enum neb_status closed = neb_fs_close(f, path);
+    st = st == NEB_OK ? closed : st;
+    if (st == NEB_OK && rename(tmp, path) != 0)
         st = neb_fail_errno("cannot write %s", path);
     if (st != NEB_OK) {
         (void)unlink(tmp);

@@ -35,7 +35,7 @@ const struct agent_topic agent_topics[] = {
      "  `groups` say which tensors are exchanged, how often, and how; patterns use\n"
      "  *, ? and [a-z].\n"
      "  With a built-in model set model.vocab, since the loop brings no corpus. Other\n"
-     "  clusters may use any launcher.\n"
+     "  clusters may use any launcher; all loops are compared in the same way.\n"
      "\n"
      "Variables of the loop\n"
      "  NEBULA_AGENT    home of the agent, or its agent.sock\n"

@@ -80,15 +80,6 @@ enum neb_status agent_carrier_create(const struct agent_carrier_config *config,
     return st;
 }
 
-enum neb_status agent_carrier_again(struct agent_carrier *c) {
-    if (c->far) {
-        agent_ipc_destroy(&c->ipc);
-        NEB_TRY(reach(c));
-    }
-    enum neb_status st = tell(c);
-    return st == NEB_ERR_AGAIN ? NEB_OK : st;
-}
-
 void agent_carrier_destroy(struct agent_carrier **cp) {
     struct agent_carrier *c = *cp;
     if (!c)
@@ -203,6 +194,15 @@ static enum neb_status carrier_renew(void *carrier) {
     NEB_TRY(drain(c));
     enum neb_status st = tell(c);
     return st == NEB_ERR_AGAIN ? NEB_OK : st;
+}
+
+enum neb_status agent_carrier_again(struct agent_carrier *c) {
+    NEB_TRY(drain(c)); // parts of a commit that have arrived
+    if (c->far) {
+        agent_ipc_destroy(&c->ipc);
+        NEB_TRY(reach(c));
+    }
+    return carrier_renew(c);
 }
 
 const struct agent_carrier_ops agent_carrier_ops = {carrier_put, carrier_take, carrier_done,

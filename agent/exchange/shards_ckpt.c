@@ -63,6 +63,7 @@ enum neb_status agent_shards_part_put(void *user, const int32_t *writer,
     }
 out:
     free(room);
+    inter_outer_drop_copies(o->outer);
     return st;
 }
 
@@ -71,10 +72,11 @@ enum neb_status agent_shards_save(struct agent_shards *o, struct intra_ckpt_writ
     if (o->t.world)
         return NEB_OK;
     inter_outer_arrays(o->outer, arrays);
-    NEB_TRY(inter_outer_pull(o->outer));
-    for (int i = 0; i < INTER_OUTER_ARRAYS; i++)
-        NEB_TRY(intra_ckpt_add(out, arrays[i].name, INTRA_F32, arrays[i].n, 1, arrays[i].p));
-    return NEB_OK;
+    enum neb_status st = inter_outer_pull(o->outer);
+    for (int i = 0; i < INTER_OUTER_ARRAYS && st == NEB_OK; i++)
+        st = intra_ckpt_add(out, arrays[i].name, INTRA_F32, arrays[i].n, 1, arrays[i].p);
+    inter_outer_drop_copies(o->outer);
+    return st;
 }
 
 // ---- back from a checkpoint or a snapshot ----
@@ -121,7 +123,9 @@ enum neb_status shards_do_restore(struct agent_shards *o, const struct shards_re
         inter_outer_set_fragment(o->outer, f, a->version[f], a->in_flight[f]);
     if (a->arrays)
         NEB_TRY(spread(o, -1, INTER_OUTER_ARRAYS, from));
-    return intra_comm_agree(o->t.world, inter_outer_push(o->outer));
+    enum neb_status st = inter_outer_push(o->outer);
+    inter_outer_drop_copies(o->outer);
+    return intra_comm_agree(o->t.world, st);
 }
 
 static enum neb_status read_array(const struct shards_source *from, int array, uint64_t at,
@@ -160,6 +164,7 @@ enum neb_status shards_do_adopt(struct agent_shards *o, const struct shards_adop
         inter_outer_reset(o->outer, a->f);
         NEB_TRY(shards_write(o, &w));
     }
+    inter_outer_drop_copies(o->outer);
     return NEB_OK;
 }
 

@@ -37,7 +37,7 @@
 // `outer_state: host` in pinned memory of the host. The device has two units of scratch (six if the
 // state is pinned), units that are gathered (a 64th of the share) where the fp32 memory of the loop
 // does not serve as it is, and the updates of a commit, unpacked. With the state in the device's
-// memory the host has four floats again, which checkpoints use.
+// memory the host has four floats too, but only while a checkpoint is written.
 //
 // Footguns, besides those that the calls describe:
 //   start      nebula_begin replaces your parameters. A job with `model: attached` starts from

@@ -45,9 +45,15 @@ static void put_field(FILE *f, const char *text, size_t cap) {
     fputs(plain, f);
 }
 
+enum { TABLE_PATH_MAX = NEB_PATH_MAX + 32 };
+static const char *table_path(const struct data *d, enum table t, int i, char *path) {
+    snprintf(path, TABLE_PATH_MAX, "%s/%s-%d.dat", d->tmp, table_names[t], i);
+    return path;
+}
+
 static FILE *open_table(const struct data *d, enum table t, const char *name) {
-    char path[NEB_PATH_MAX + 32];
-    snprintf(path, sizeof path, "%s/%s-%d.dat", d->tmp, table_names[t], d->n);
+    char path[TABLE_PATH_MAX];
+    table_path(d, t, d->n, path);
     FILE *f = fopen(path, "w");
     if (!f) {
         neb_warn("cannot write %s", path);
@@ -121,11 +127,16 @@ static void add_line(void *user, const json_t *o) {
     }
 }
 
-static void close_tables(struct data *d) {
+static enum neb_status close_tables(struct data *d) {
+    enum neb_status st = NEB_OK;
     for (int i = 0; i < d->n; i++)
-        for (enum table t = 0; t < TABLES; t++)
-            if (d->all[i].tables[t])
-                fclose(d->all[i].tables[t]);
+        for (enum table t = 0; t < TABLES; t++) {
+            char path[TABLE_PATH_MAX];
+            FILE *f = d->all[i].tables[t];
+            if (f && neb_fs_close(f, table_path(d, t, i, path)) != NEB_OK)
+                st = NEB_ERR_IO;
+        }
+    return st;
 }
 
 static const char *const colours[] = {"#0072b2", "#d55e00", "#009e73",
@@ -231,7 +242,8 @@ enum neb_status agent_plots_make(const char *dir) {
     }
     NEB_TRY(neb_fs_mkdirs(tmp, 0755));
     st = agent_metrics_read(metrics, add_line, &d, NULL);
-    close_tables(&d);
+    if (close_tables(&d) != NEB_OK && st == NEB_OK)
+        st = NEB_ERR_IO;
     if (st != NEB_OK)
         goto out;
     snprintf(file, sizeof file, "%s/plots.gp", tmp);
@@ -242,9 +254,8 @@ enum neb_status agent_plots_make(const char *dir) {
         goto out;
     }
     int drawn = script(g, &d);
-    if (fclose(g) != 0)
-        st = neb_fail_errno("cannot write %s", file);
-    else if (drawn > 0)
+    st = neb_fs_close(g, file);
+    if (st == NEB_OK && drawn > 0)
         st = run_gnuplot(program, file, log, tmp, out, dir);
 out:
     if (neb_fs_remove_tree(tmp) != NEB_OK && st == NEB_OK)

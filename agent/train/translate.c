@@ -156,7 +156,11 @@ static enum neb_status open_file(const char *dir, const char *name, FILE **out) 
 }
 
 static enum neb_status close_file(FILE *f, const char *dir, const char *name) {
-    return !f || fclose(f) == 0 ? NEB_OK : neb_fail_errno("cannot write %s/%s", dir, name);
+    char path[NEB_PATH_MAX];
+    if (!f)
+        return NEB_OK;
+    snprintf(path, sizeof path, "%s/%s", dir, name); // it fits: the file was opened
+    return neb_fs_close(f, path);
 }
 
 static void print(const struct agent_translate_result *r, int beam, bool json) {

@@ -155,9 +155,26 @@ static enum neb_status take_over(struct inter_outer *o, struct kern *D, float *c
         replace_host(o, &at);
     o->device = d;
     o->now = at;
+    d->copies = true;
+    inter_outer_drop_copies(o);
     for (int32_t i = 0; i < o->n_units; i++)
         o->slots[i].theta_m = theta_m[i];
     return NEB_OK;
+}
+
+// Fresh arrays of zeros take no memory of the machine until inter_outer_pull writes them.
+void inter_outer_drop_copies(struct inter_outer *o) {
+    float **const here[] = {&o->host.theta, &o->host.v, &o->host.u, &o->host.sent};
+    if (!o->device || o->device->pinned || !o->device->copies)
+        return;
+    for (size_t i = 0; i < INTER_OUTER_ARRAYS; i++) {
+        float *empty = calloc(o->n + 1, sizeof *empty);
+        if (!empty)
+            continue;
+        free(*here[i]);
+        *here[i] = empty;
+    }
+    o->device->copies = false;
 }
 
 enum neb_status inter_outer_to_device(struct inter_outer *o, struct kern *D, float *const *theta_m,
@@ -249,6 +266,8 @@ void outer_set(const struct inter_outer *o, float *to, const float *from, size_t
 enum neb_status inter_outer_pull(struct inter_outer *o) {
     const float *const from[] = {o->now.theta, o->now.v, o->now.u, o->now.sent};
     float *const here[] = {o->host.theta, o->host.v, o->host.u, o->host.sent};
+    if (o->device)
+        o->device->copies = true;
     for (size_t i = 0; o->device && !o->device->pinned && i < INTER_OUTER_ARRAYS; i++)
         kern_stage_download(o->now.K, here[i], from[i], o->n * sizeof(float));
     return o->device ? kern_stage_end(o->now.K) : NEB_OK;

@@ -352,14 +352,17 @@ void inter_outer_arrays(struct inter_outer *o, struct inter_outer_array out[INTE
                                                               {"outer.u", o->host.u, o->n},
                                                               {"outer.sent", o->host.sent, o->n}};
     memcpy(out, all, sizeof all);
+    if (o->device)
+        o->device->copies = true; // the caller may write them
     if (o->device && o->device->pinned)
-        (void)o->now.K->ops->finish(o->now.K); // the caller may write them; pull tells of a failure
+        (void)o->now.K->ops->finish(o->now.K); // pull tells of a failure
 }
 
 size_t inter_outer_unit_at(const struct inter_outer *o, int32_t i) { return o->slots[i].at; }
 
 uint64_t inter_outer_bytes(const struct inter_outer *o) {
-    uint64_t floats = INTER_OUTER_ARRAYS * (uint64_t)o->n, bytes = 0;
+    bool copies = !o->device || o->device->pinned || o->device->copies;
+    uint64_t floats = copies ? INTER_OUTER_ARRAYS * (uint64_t)o->n : 0, bytes = 0;
     for (int32_t i = 0; i < o->n_units; i++) {
         const struct outer_slot *s = &o->slots[i];
         floats += 2 * s->strip + (s->mean ? s->n : 0) +

@@ -126,7 +126,8 @@ enum {
 NEB_MUST_CHECK enum neb_status inter_outer_to_host(struct inter_outer *o);
 
 bool inter_outer_on_device(const struct inter_outer *o); // or computes there
-// Bytes of the state on the host: arrays and scratch, without buffers that grow with the updates.
+// Bytes of the state on the host: arrays (copies too, while there are any) and scratch, without
+// buffers that grow with the updates.
 uint64_t inter_outer_bytes(const struct inter_outer *o);
 // Bytes of the accelerator's memory that it has now, with frames.
 uint64_t inter_outer_device_bytes(const struct inter_outer *o);
@@ -234,6 +235,9 @@ struct kern_digest inter_outer_digest(const struct inter_outer *o);
 // In pinned memory pull waits for the accelerator. On the host neither call does anything.
 NEB_MUST_CHECK enum neb_status inter_outer_pull(struct inter_outer *o);
 NEB_MUST_CHECK enum neb_status inter_outer_push(struct inter_outer *o);
+// The copies are not needed any more: gives their memory back, until the next pull. Pointers to
+// the arrays are void.
+void inter_outer_drop_copies(struct inter_outer *o);
 struct inter_outer_array {
     const char *name; // "outer.theta", "outer.v", "outer.u", "outer.sent"
     float *p;

@@ -75,6 +75,7 @@ struct outer_device { // scratch on an accelerator
     bool pinned;              // the state is in pinned memory of the host, which this owns
     struct outer_arrays unit; // pinned: (largest unit)
     float *image;             // (largest unit) on the host
+    bool copies;              // the arrays on the host may have content
     size_t bytes;             // of its memory: state, scratch and frames
     // The frames of a commit, unpacked, and its row weights. They grow to the largest commit.
     uint8_t *frames;

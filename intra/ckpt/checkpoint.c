@@ -425,9 +425,10 @@ static enum neb_status open_part(struct intra_ckpt *c, uint32_t k, const uint64_
     char path[NEB_PATH_MAX], named[NAMED];
     NEB_TRY(intra_part_path(c->path, parts[0], k, path, sizeof path));
     enum neb_status st = open_file(c, path);
-    if (st != NEB_OK)
-        return neb_fail(st, "checkpoint %s: its part %s cannot be used", c->path,
-                        name_part(c, k, named));
+    if (st != NEB_OK) { // an error has named the file
+        neb_warn("checkpoint %s: its part %s cannot be used", c->path, name_part(c, k, named));
+        return st;
+    }
     if (!belongs(c, k, parts))
         return neb_fail(NEB_ERR_CORRUPT,
                         "checkpoint %s: not part %" PRIu32 " of %" PRIu64

@@ -92,10 +92,8 @@ enum neb_status build_sample_write(struct build_sample *s, const char *path) {
         fwrite(s->text.p + s->p[i].at, 1, s->p[i].len, f);
         fputc('\n', f);
     }
-    bool bad = ferror(f);
-    bad = fclose(f) != 0 || bad;
     build_sample_free(s);
-    return bad ? neb_fail_errno("cannot write %s", path) : NEB_OK;
+    return neb_fs_close(f, path);
 }
 
 void build_sample_free(struct build_sample *s) {

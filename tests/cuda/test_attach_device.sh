@@ -74,7 +74,8 @@ counted() { # NAME ARRAYS: on the device
         >"$T/plan.json" 2>"$T/plan.log" || fail "plan failed: $(cat "$T/plan.log")"
     jq -e ".memory.alpha | .device_bytes <= $device and
         $device <= .device_bytes + .device_gather_bytes and
-        .device_bytes >= 4 * $2 * $parameters and $host >= 16 * $parameters" \
+        .device_bytes >= 4 * $2 * $parameters and
+        $host + 4 * $2 * $parameters > .rank_bytes" \
         "$T/plan.json" >"$T/all" ||
         fail "$1: $device bytes of the device and $host of the host for $parameters parameters: $(
             cat "$T/plan.json")"

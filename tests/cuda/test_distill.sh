@@ -67,7 +67,7 @@ near 0.02 "$T/learns_cpu" "$T/learns"
 cat "$T"/learns/clusters/beta/jobs/*/worker.log | has "exchange's state is on emulated" ||
     fail "the exchange was not on the device"
 mv "$T/exact.yaml" "$T/lost.yaml"
-EMU_LOSES=400 start lost 2 # of each process
+EMU_LOSES=1000 start lost 2 # of each process
 [[ $(digest "$T/lost") == "$(digest "$T/exact")" ]] || fail "after a lost device: other parameters"
 cat "$T"/lost/clusters/*/agent.log | has 'worker of job distill ended .*restart' ||
     fail "no device was lost"

@@ -16,8 +16,7 @@ job() { # FILE
 run() {
     job "$T/$1.yaml"
     timeout 600 "$nebula" pretrain "$T/$1.yaml" --local 2 --out "$T/$1" \
-        ${seal:+--seal-key "$seal"} \
-        >"$T/$1.log" 2>&1 & pid=$!
+        ${seal:+--seal-key "$seal"} >"$T/$1.log" 2>&1 & pid=$!
     # shellcheck disable=SC2086
     timeout 600 "$client" "$T/$1/clusters/alpha" e2e 1 $2 >"$T/$1-a.log" 2>&1 & a=$!
     # shellcheck disable=SC2086

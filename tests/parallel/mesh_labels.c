@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A teacher on a mesh: processor time of all ranks for a label, k of each position.
+// A frozen teacher on a mesh: processor time of all ranks for a label, k of each position.
 //
 //     mesh_labels DP PP TP [key=value ...]
 //
@@ -48,7 +48,7 @@ static enum neb_status total(struct intra_group *g, double *x) {
 }
 
 struct labels {
-    int32_t *tokens, *targets, *at, *ids;
+    int32_t *tokens, *at, *ids;
     float *logp, *tail;
 };
 
@@ -61,13 +61,10 @@ static enum neb_status step(const struct options *o, struct intra_group *g, stru
         size_t to = m * n, k = (size_t)o->k;
         for (size_t i = 0; i < n; i++) {
             x->tokens[to + i] = (int32_t)neb_rng_below(r, (uint64_t)o->vocab);
-            x->targets[to + i] = (int32_t)neb_rng_below(r, (uint64_t)o->vocab);
             x->at[to + i] = (int32_t)i;
         }
         intra_group_pass(
-            g,
-            &(struct intra_batch){
-                .tokens = x->tokens + to, .targets = x->targets + to, .B = o->batch, .T = o->seq},
+            g, &(struct intra_batch){.tokens = x->tokens + to, .B = o->batch, .T = o->seq},
             &(struct intra_picks){.kind = INTRA_PICK_LABELS,
                                   .n = (int32_t)n,
                                   .at = x->at + to,
@@ -83,13 +80,12 @@ static enum neb_status step(const struct options *o, struct intra_group *g, stru
 static enum neb_status measure(const struct options *o, struct intra_group *g) {
     size_t n = MICROS * (size_t)o->batch * (size_t)o->seq, k = (size_t)o->k;
     struct neb_rng r = neb_rng_make(1, 1);
-    struct labels x = {.tokens = calloc((3 + 2 * k + 1) * n, 4)};
+    struct labels x = {.tokens = calloc((2 + 2 * k + 1) * n, 4)};
     double before, after;
     neb_ns from = 0;
     if (!x.tokens)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for labels");
-    x.targets = x.tokens + n;
-    x.at = x.targets + n;
+    x.at = x.tokens + n;
     x.ids = x.at + n;
     x.logp = (float *)(void *)(x.ids + n * k);
     x.tail = x.logp + n * k;

@@ -151,6 +151,25 @@ static void test_write_is_atomic(void **state) {
     neb_buf_free(&b);
 }
 
+// An error names the file, even if the disk has room again when the file is closed.
+static void test_close_names_the_file(void **state) {
+    char text[64] = "", big[1 << 16] = "";
+    (void)state;
+    FILE *f = fopen("/dev/full", "w");
+    assert_non_null(f);
+    fputs("x", f);
+    assert_int_equal(neb_fs_close(f, "here/a"), NEB_ERR_NOSPC);
+    neb_last_error(text, sizeof text);
+    assert_string_equal(text, "cannot write here/a: No space left on device");
+    f = fopen("/dev/full", "w");
+    assert_non_null(f);
+    setvbuf(f, NULL, _IONBF, 0);
+    assert_int_not_equal(fwrite(big, 1, sizeof big, f), sizeof big);
+    assert_int_equal(neb_fs_close(f, "here/b"), NEB_ERR_IO);
+    neb_last_error(text, sizeof text);
+    assert_string_equal(text, "cannot write here/b: an earlier write failed");
+}
+
 static void test_slow_faults(void **state) {
     (void)state;
     neb_fault_arm("slow:+30,broken:2");
@@ -445,6 +464,7 @@ int main(void) {
         cmocka_unit_test(test_copy_and_absolute),
         cmocka_unit_test(test_sha256_vector),
         cmocka_unit_test(test_rng),
+        cmocka_unit_test(test_close_names_the_file),
         cmocka_unit_test(test_slow_faults),
         cmocka_unit_test(test_numbers),
         cmocka_unit_test(test_numbers_in_any_locale),

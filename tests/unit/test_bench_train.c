@@ -116,7 +116,8 @@ static void test_decode_lines(void **state) {
         static const char *const fields[] = {"value", "limit", "cpu_ratio", "tokens_per_cpu_s",
                                              "uncached_tokens_per_s"};
         for (size_t k = 0; k < sizeof fields / sizeof *fields; k++)
-            assert_true(json_number_value(json_object_get(o, fields[k])) > 0);
+            if (!(json_number_value(json_object_get(o, fields[k])) > 0))
+                fail_msg("no %s: %s", fields[k], line);
         assert_true(json_number_value(json_object_get(o, "of_uncached")) > 1);
         json_decref(o);
     }

@@ -444,7 +444,7 @@ def base(work):
                             BASE_SEED=str(seed))
              for name, seed in (("paris", 1), ("berlin", 2))}
     for p in loops.values():
-        p.wait(240)
+        p.wait(900)
         p.log.seek(0)
     hexes = r"[0-9a-f]{32}"
     wanted = (r'different tensors: tensor "[^"]*base_layer[^"]*": cluster \w+ has .*, '
