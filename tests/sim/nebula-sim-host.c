@@ -139,10 +139,12 @@ static uint32_t open_round(const struct sim_disk *d, uint32_t f) {
 }
 
 // True if a state of `round` helps host i: the state is ahead of its ledger, or it skips a round
-// whose updates nobody has.
+// whose updates nobody has and that the worker waits for.
 static bool is_ahead(const struct sim *s, uint8_t i, uint32_t f, uint32_t round) {
     const struct sim_host *h = &s->h[i];
-    return round > open_round(&h->disk, f) || (h->lacks[f] && round >= h->lacks[f]);
+    const struct sim_worker_state *w = h->worker_alive ? &h->w : &h->disk.checkpoint;
+    return round > open_round(&h->disk, f) ||
+           (h->lacks[f] > w->frags[f].round && round >= h->lacks[f]);
 }
 
 // True if the checkpoint of j is ahead of host i in some fragment.
