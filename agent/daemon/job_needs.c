@@ -178,7 +178,7 @@ static struct intra_cost_job cost_job(const struct agent_job *j, int self, enum 
 }
 
 // Memory of a trainer, or of a side of rtd or distill, as nebula plan estimates it.
-static void memory_of(const struct agent_job *j, enum agent_role role,
+static void memory_of(const struct agent_job *j, int self, enum agent_role role,
                       const struct intra_cost_job *x, struct intra_cost *out) {
     struct intra_cost_side side = {.learns = !x->frozen};
     if (j->mode == AGENT_MODE_REPLICAS) {
@@ -186,6 +186,7 @@ static void memory_of(const struct agent_job *j, enum agent_role role,
         return;
     }
     side.labels = j->mode == AGENT_MODE_DISTILL;
+    side.decodes = side.labels ? agent_distill_decodes(j, self) : 0;
     side.soft_k = j->mode == AGENT_MODE_DISTILL ? CMP_SOFT_K_MAX : role == AGENT_ROLE_GENERATOR;
     intra_cost_memory(x, &side, out);
 }
@@ -199,14 +200,14 @@ static void add_memory(const struct agent_job *j, int self, enum agent_role role
     double host = 0, device = 0;
     if (n->on_processors) {
         x.type = c->precision == AGENT_PRECISION_BF16 ? KERN_BF16 : KERN_F32;
-        memory_of(j, role, &x, &cost);
+        memory_of(j, self, role, &x, &cost);
         host = cost.host_bytes;
     }
     if (n->on_devices) {
         x.device = true;
         x.outer_device = c->outer_state == AGENT_OUTER_DEVICE && !x.outer_single;
         x.type = c->precision == AGENT_PRECISION_FP32 ? KERN_F32 : KERN_BF16;
-        memory_of(j, role, &x, &cost);
+        memory_of(j, self, role, &x, &cost);
         host = fmax(host, cost.host_bytes);
         device = cost.device_bytes;
     }

@@ -4,6 +4,7 @@
 #include "agent/base/rng.h"
 #include "agent/base/sha256.h"
 #include "agent/job/label_request.h"
+#include "intra/train/decode.h"
 
 static int32_t count_before(const struct agent_job *j, enum agent_role role, int end) {
     int32_t n = 0;
@@ -75,6 +76,15 @@ struct intra_pairs_config agent_distill_pairs(const struct agent_job *j) {
 
 enum kern_mask agent_distill_mask(const struct agent_job *j) {
     return j->distill.task == AGENT_TASK_TRANSLATE ? KERN_MASK_PREFIX : KERN_MASK_CAUSAL;
+}
+
+int32_t agent_distill_decodes(const struct agent_job *j, int cluster) {
+    int64_t dp = j->clusters[cluster].mesh.dp > 1 ? j->clusters[cluster].mesh.dp : 1,
+            beam = j->distill.beam > 1 ? j->distill.beam : 1,
+            pairs = j->eval_windows ? (j->eval_windows + dp - 1) / dp : INTRA_DECODE_ROWS;
+    if (j->distill.task != AGENT_TASK_TRANSLATE)
+        return 0;
+    return pairs * beam < INTRA_DECODE_ROWS ? (int32_t)(pairs * beam) : INTRA_DECODE_ROWS;
 }
 
 bool agent_distill_sampled(const struct agent_job *j, int64_t step) {

@@ -27,6 +27,8 @@ bool agent_job_only_votes(const struct agent_job *j, int cluster);
 // The batches of distill.task: how they are drawn, and which positions see which.
 struct intra_pairs_config agent_distill_pairs(const struct agent_job *j);
 enum kern_mask agent_distill_mask(const struct agent_job *j);
+// Sequences that a replica of a side decodes at once for the report, at most; 0: it decodes none.
+int32_t agent_distill_decodes(const struct agent_job *j, int cluster);
 // True if the text of a step comes from distill.source: a share distill.mix of all steps, drawn by
 // the job's seed, so that all sides agree. Else it is the corpus's.
 bool agent_distill_sampled(const struct agent_job *j, int64_t step);

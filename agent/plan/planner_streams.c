@@ -45,7 +45,7 @@ static struct intra_model_config model_of(const struct planning *p, enum agent_r
     }
 }
 
-static struct intra_cost_side work_of(const struct planning *p, enum agent_role role) {
+static struct intra_cost_side work_of(const struct planning *p, int cluster, enum agent_role role) {
     const struct agent_job *j = p->job;
     double n = (double)j->batch * j->seq_len;
     struct intra_cost_side w = {.tokens = n, .length = j->seq_len, .targets = n, .learns = true};
@@ -59,6 +59,7 @@ static struct intra_cost_side work_of(const struct planning *p, enum agent_role 
     w.length = p->text->length;
     w.targets = p->text->targets;
     w.soft_k = CMP_SOFT_K_MAX; // always, whatever distill.k is
+    w.decodes = agent_distill_decodes(j, cluster);
     w.labels = agent_job_role(j, AGENT_ROLE_TEACHER) >= 0 || j->distill.cache[0];
     if (role == AGENT_ROLE_TEACHER) {
         w.learns = j->distill.learn;
@@ -95,7 +96,7 @@ static struct agent_planned_side side_of(const struct planning *p, int32_t i,
     const struct agent_cluster *c = &j->clusters[i];
     const struct agent_site *site = &p->sites[i];
     const struct intra_rates *r = &site->profile.rates;
-    struct intra_cost_side w = work_of(p, role);
+    struct intra_cost_side w = work_of(p, i, role);
     int32_t ranks = agent_cluster_ranks(c);
     struct agent_planned at = {
         .job = {

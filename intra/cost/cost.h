@@ -147,6 +147,8 @@ struct intra_cost_side {
     bool labels;    // it makes or reads labels
     double again;   // positions whose logits are computed once more
     int32_t soft_k; // room for each position: 1 for a draw, k for labels; 0: none
+    // Sequences of seq_len tokens that a replica decodes at once when it ends, at most; 0: none.
+    int32_t decodes;
 };
 
 // True if the mesh divides the model. Like intra_mesh_check, but without a log, for searches.

@@ -320,13 +320,26 @@ struct bytes { // of the rank with the most memory in use
     double params, moments, host, device;
 };
 
+// The cache of keys and values takes half of what is free (intra/train/decode.c).
+static enum neb_status add_cache(const struct intra_cost_job *j, const struct intra_cost_side *side,
+                                 double device_bytes, struct rank *x) {
+    double slot = (double)intra_device_cache_bytes(x->device, j->seq_len),
+           spare = device_bytes - (double)kern_counts(x->K)->bytes,
+           rows = fmin(side->decodes, (double)j->batch * j->seq_len);
+    if (device_bytes < (double)ENOUGH)
+        rows = fmin(rows, spare / 2 / slot);
+    return intra_device_cache(x->device, (int32_t)fmax(1, rows), j->seq_len);
+}
+
 static void add_stage(const struct intra_cost_job *j, const struct intra_cost_side *side,
                       int32_t stage, double device_bytes, struct bytes *most) {
     struct rank x;
     struct bytes b = {0};
     // On processors buffers of operations grow in the first step; a device has all from the start.
-    bool made = begin(j, side, stage, device_bytes, &x) == NEB_OK &&
-                (j->device || run_step(j, NULL, &x) == NEB_OK);
+    bool made =
+        begin(j, side, stage, device_bytes, &x) == NEB_OK &&
+        (j->device || run_step(j, NULL, &x) == NEB_OK) &&
+        (!j->device || !side || !side->decodes || add_cache(j, side, device_bytes, &x) == NEB_OK);
     if (made) {
         double params = (double)x.model->n_params;
         b.params = 4 * (params + (x.model->grads ? (double)x.model->n_grads : 0)) +

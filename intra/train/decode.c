@@ -11,7 +11,6 @@
 
 enum {
     TOKENS = 4096,              // of a pass of a group for decoding alone
-    ROWS = 256,                 // hypotheses of a replica at once
     HOST_CACHE_BYTES = 1 << 30, // of keys and values, on processors
 };
 
@@ -93,7 +92,8 @@ static void set_sizes(struct decoder *d) {
     size_t slot = intra_device_cache_bytes(t->device, d->longest),
            memory = device ? device->ops->free_bytes(device) / 2 : HOST_CACHE_BYTES,
            fit = memory / slot;
-    int32_t rows = d->room < ROWS ? d->room : ROWS, most = (d->n + d->dp - 1) / d->dp;
+    int32_t rows = d->room < INTRA_DECODE_ROWS ? d->room : INTRA_DECODE_ROWS,
+            most = (d->n + d->dp - 1) / d->dp;
     rows = !d->c.uncached && fit < (size_t)rows ? (int32_t)fit : rows;
     d->per = rows / d->width < most ? rows / d->width : most;
     d->per = d->per > 0 ? d->per : 1;

@@ -16,7 +16,10 @@
 #define INTRA_DECODE_H
 #include "intra/train/group.h"
 
-enum { INTRA_BEAM_MAX = 16 };
+enum {
+    INTRA_BEAM_MAX = 16,
+    INTRA_DECODE_ROWS = 256 // hypotheses of a replica at once, at most
+};
 
 struct intra_prompt {
     const int32_t *tokens; // (n) borrowed; at least one

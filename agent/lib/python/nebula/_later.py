@@ -16,8 +16,9 @@ def number(x: Any) -> float:
 
 def is_late(x: Any) -> bool:
     """True for a tensor of one element on a CUDA device."""
-    return (bool(getattr(x, "is_cuda", False)) and _tensors.is_torch(x)
-            and not hasattr(x, "to_local"))
+    if not getattr(x, "is_cuda", False) or hasattr(x, "to_local"):
+        return False
+    return _tensors.is_torch(x)
 
 
 class Later:
