@@ -2,8 +2,8 @@
 // The entropy coder of soft labels: rows of token ids, gaps and a tail. Both sides learn from the
 // rows before, within a frame only.
 //
-//     tokens        A token that occurred in the frame has a slot. Its weight is its count, and more
-//                   for each earlier row that has it and shares tokens with this row.
+//     tokens        A token that occurred in the frame has a slot. Its weight is its count, and
+//                   more for each earlier row that has it and shares tokens with this row.
 //     ties          Of labels with equal probability, the order carries nothing: slots rise.
 //     a new token   is spelt: its highest 8 bits with adaptive probabilities, then the others.
 //
