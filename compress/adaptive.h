@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An adaptive binary coder for short streams (range.h). zstd needs a table for each stream, which costs
-// more than a short stream has to gain. Here both sides learn the frequencies as they go.
+// An adaptive binary coder for short streams (range.h). zstd needs a table for each stream, which
+// costs more than a short stream has to gain. Here both sides learn the frequencies as they go.
 //
 //     a byte      one symbol of 8 bits, two of 4 or four of 2 (the low bits first)
 //     a symbol    its bits, the highest first; each has a probability for each value of the

@@ -5,7 +5,7 @@
 //     tokens   A token that occurred in the frame has a slot. Its weight is its count, and more
 //              for each earlier row that has it and shares tokens with what is known of this row.
 //     ties     Of labels with equal probability, the order carries nothing: slots rise.
-//     a new token   is spelt: its highest 8 bits with adaptive probabilities, the others as they are
+//     a new token   is spelt: its highest 8 bits with adaptive probabilities, the rest as it is
 //
 // One function codes in both directions, so that the two cannot differ.
 #ifndef CMP_SOFTROWS_H
@@ -42,8 +42,8 @@ NEB_MUST_CHECK enum neb_status cmp_rows_write(struct cmp_rows *s, int32_t k, int
                                               uint32_t rows, struct neb_buf *out);
 NEB_MUST_CHECK enum neb_status cmp_rows_read(struct cmp_rows *s, int32_t k, int32_t vocab,
                                              uint32_t rows, const uint8_t *p, size_t n);
-// Codes row `row`; they come in order. ids (k), gaps (k; the first is 0), tail are read, or written.
-// A writer sorts ids of equal probability. False: an id is out of range.
+// Codes row `row`; they come in order. ids (k), gaps (k; the first is 0), tail are read, or
+// written. A writer sorts ids of equal probability. False: an id is out of range.
 bool cmp_rows_code(struct cmp_rows *s, uint32_t row, int32_t *ids, uint8_t *gaps, uint8_t *tail);
 
 #endif

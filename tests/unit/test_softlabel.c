@@ -44,8 +44,8 @@ static void fill(struct labels *l, int32_t k, int32_t vocab, uint64_t seed) {
     }
 }
 
-// Row i has the same tokens, and probabilities within the grid. Tokens of equal probability may have
-// changed places.
+// Row i has the same tokens, and probabilities within the grid. Tokens of equal probability may
+// have changed places.
 static void row_is_near(const struct labels *in, const struct labels *out, size_t i, int32_t k) {
     size_t at = i * (size_t)k;
     double apart = (double)in->tail[i] * log(((double)in->tail[i] + 1e-9) / (double)out->tail[i]);
