@@ -10,7 +10,7 @@ python=python3
 follow() { "$python" -c 'import nebula_federation as n; n.follow()' "$@"; } # nebula-follow
 
 # run OUT TO OPTIONS…: two followers, one after the other; the second one waits for the end of the
-# run. Before them one dies as soon as MLflow or W&B has made its first run: they must find that run.
+# run. Before them one dies as soon as MLflow or W&B has made its first run: they must find it.
 run() {
     local out=$T/$1 to=$2
     shift 2
