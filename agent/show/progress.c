@@ -3,6 +3,7 @@
 #include "agent/base/member_set.h"
 #include "agent/base/plain.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -38,6 +39,8 @@ enum neb_status agent_progress_create(enum agent_progress_kind kind, FILE *out, 
     p->total_steps = total_steps;
     p->start = p->last_draw = p->mark_time = now;
     p->mark_step = -1;
+    for (int i = 0; i < n_clusters; i++)
+        p->samples[i].loss = NAN;
     *out_p = p;
     return NEB_OK;
 }
@@ -163,7 +166,8 @@ static int fields_of(const struct agent_sample *s, int64_t total_steps, char f[F
     int n = 0;
     snprintf(f[n++], FIELD_MAX, "%-10.10s step %*lld/%lld", s->name, total_steps > 9999 ? 7 : 4,
              (long long)s->step, (long long)total_steps);
-    snprintf(f[n++], FIELD_MAX, s->step > 0 ? "loss %6.3f" : "loss      -", s->loss);
+    snprintf(f[n++], FIELD_MAX, s->step > 0 && isfinite(s->loss) ? "loss %6.3f" : "loss      -",
+             s->loss);
     snprintf(f[n++], FIELD_MAX, "%7.0f tok/s", s->tokens_per_s);
     snprintf(f[n++], FIELD_MAX, "sent %8s",
              agent_human_bytes((double)s->sent_bytes, buf, sizeof buf));

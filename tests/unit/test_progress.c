@@ -124,6 +124,20 @@ static int count(const char *text, const char *what) {
     return n;
 }
 
+// A site can hold its losses back: then the line shows none, and not 0.
+static void test_no_loss(void **state) {
+    struct screen s;
+    char line[200];
+    (void)state;
+    begin(&s, AGENT_PROGRESS_PLAIN);
+    json_t *o = json_pack("{s:s, s:i, s:n}", "kind", "step", "step", 10, "loss");
+    agent_progress_metrics(s.p, 1, o);
+    json_decref(o);
+    agent_progress_line(agent_progress_sample(s.p, 1), 300, 150, line, sizeof line);
+    assert_non_null(strstr(line, "step   10/300  loss      -  "));
+    end(&s);
+}
+
 // The time left does not depend on a failed or removed cluster, until it trains again.
 static void test_without_a_failed_cluster(void **state) {
     (void)state;
@@ -209,11 +223,10 @@ static void test_narrow(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_human),
-                                       cmocka_unit_test(test_plain),
-                                       cmocka_unit_test(test_without_a_failed_cluster),
-                                       cmocka_unit_test(test_terminal),
-                                       cmocka_unit_test(test_json),
-                                       cmocka_unit_test(test_narrow)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_human),    cmocka_unit_test(test_plain),
+        cmocka_unit_test(test_no_loss),  cmocka_unit_test(test_without_a_failed_cluster),
+        cmocka_unit_test(test_terminal), cmocka_unit_test(test_json),
+        cmocka_unit_test(test_narrow)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
