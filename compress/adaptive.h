@@ -1,15 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// An adaptive binary range coder for short streams. zstd needs a table for each stream, which costs
-// more than a short stream has to gain. Here both sides learn the frequencies as they go.
+// An adaptive binary coder for short streams (range.h). zstd needs a table for each stream, which
+// costs more than a short stream has to gain. Here both sides learn the frequencies as they go.
 //
 //     a byte      one symbol of 8 bits, two of 4 or four of 2 (the low bits first)
 //     a symbol    its bits, the highest first; each has a probability for each value of the
 //                 bits before it
-//     the bytes   those of the coded fraction; zeros at the end are left out
-//
-// All arithmetic is in integers, so the bits are the same on every machine.
-//
-// Source: the range coder of LZMA (Igor Pavlov); probabilities as in Krichevsky and Trofimov.
 #ifndef CMP_ADAPTIVE_H
 #define CMP_ADAPTIVE_H
 #include "agent/base/bytes.h"

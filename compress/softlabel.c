@@ -4,97 +4,46 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
-enum { VERSION = 1, GAP_MAX = 255, GAPS_A_NAT = 16 };
-enum { TAIL_STEPS = 8, TAIL_ZERO = 128 };
+enum { GAP_MAX = 255, TAIL_STEPS = 8, TAIL_ZERO = 128 };
+// Steps of the fall from the first log-probability: fine ones up to NEAR, wide ones behind.
+enum { STEPS_A_NAT = 8, NEAR = 2 * STEPS_A_NAT, WIDE = 2 };
 
 enum neb_status cmp_soft_create(struct cmp_soft **out) {
     *out = calloc(1, sizeof **out);
-    if (*out && cmp_parts_open(&(*out)->parts))
-        return NEB_OK;
-    cmp_soft_destroy(out);
-    return neb_fail(NEB_ERR_NOMEM, "out of memory for soft labels");
+    return *out ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory for soft labels");
 }
 
 void cmp_soft_destroy(struct cmp_soft **sp) {
     if (!*sp)
         return;
-    cmp_parts_close(&(*sp)->parts);
+    cmp_rows_free(&(*sp)->rows);
+    neb_buf_free(&(*sp)->coded);
     free(*sp);
     *sp = NULL;
 }
 
-static int bits_of(int32_t vocab) {
-    int bits = 1;
-    while (bits < 31 && (1 << bits) < vocab)
-        bits++;
-    return bits;
-}
-static int planes_of(int32_t vocab) { return (bits_of(vocab) + 7) / 8; }
-static size_t packed_ids(uint64_t n, int32_t vocab) {
-    return (size_t)((n * (uint64_t)bits_of(vocab) + 7) / 8);
-}
+static int step_at(int fall) { return fall < NEAR ? 1 : WIDE; }
 
 // ---- encoding
 
-static void pack_ids(struct neb_buf *out, const int32_t *ids, size_t n, int bits) {
-    uint64_t word = 0;
-    int have = 0;
-    for (size_t i = 0; i < n; i++) {
-        word |= (uint64_t)(uint32_t)ids[i] << have;
-        for (have += bits; have >= 8; have -= 8, word >>= 8)
-            neb_buf_u8(out, (uint8_t)word);
+// Each gap begins at the sum of the quantised gaps before it, so that errors do not add up.
+static void gaps_of(const float *logp, int32_t k, uint8_t *gaps) {
+    int at = 0;
+    for (int32_t j = 1; j < k; j++) {
+        double fall = ((double)logp[0] - (double)logp[j]) * STEPS_A_NAT,
+               steps = nearbyint((fall - at) / step_at(at));
+        gaps[j] = (uint8_t)(steps < 0 ? 0 : steps < GAP_MAX ? steps : GAP_MAX);
+        at += gaps[j] * step_at(at);
     }
-    if (have)
-        neb_buf_u8(out, (uint8_t)word);
 }
 
-static enum neb_status put_ids(struct cmp_soft *s, const struct cmp_soft_head *h,
-                               const int32_t *ids, struct neb_buf *out) {
-    size_t k = (size_t)h->k;
-    neb_buf_clear(&s->parts.plane);
-    neb_buf_clear(&s->parts.packed);
-    pack_ids(&s->parts.packed, ids, h->rows * k, bits_of(h->vocab));
-    for (size_t rank = 0; rank < k; rank++)
-        for (int plane = 0; plane < planes_of(h->vocab); plane++)
-            for (size_t i = 0; i < h->rows; i++)
-                neb_buf_u8(&s->parts.plane, (uint8_t)(ids[i * k + rank] >> (8 * plane)));
-    return cmp_part_put(&s->parts, &s->parts.packed, out);
-}
-
-static int gap_steps(float first, float logp) {
-    double steps = nearbyint(((double)first - (double)logp) * GAPS_A_NAT);
-    return steps < CMP_SOFT_K_MAX * GAP_MAX ? (int)steps : CMP_SOFT_K_MAX * GAP_MAX;
-}
-
-// Rank by rank. Each gap begins at the sum of the quantised gaps before it, so that errors do not
-// add up.
-static enum neb_status put_gaps(struct cmp_soft *s, const struct cmp_soft_head *h,
-                                const float *logp, struct neb_buf *out) {
-    size_t k = (size_t)h->k;
-    neb_buf_clear(&s->parts.plane);
-    uint8_t *p = neb_buf_grow(&s->parts.plane, h->rows * (k - 1));
-    for (size_t i = 0; p && i < h->rows; i++)
-        for (size_t rank = 1, at = 0; rank < k; rank++) {
-            int want = gap_steps(logp[i * k], logp[i * k + rank]) - (int)at;
-            int gap = want < 0 ? 0 : want > GAP_MAX ? GAP_MAX : want;
-            p[(rank - 1) * h->rows + i] = (uint8_t)gap;
-            at += (size_t)gap;
-        }
-    return cmp_part_put(&s->parts, &s->parts.plane, out);
-}
-
-static enum neb_status put_tails(struct cmp_soft *s, const struct cmp_soft_head *h,
-                                 const float *tail, struct neb_buf *out) {
-    neb_buf_clear(&s->parts.plane);
-    for (uint32_t i = 0; i < h->rows; i++) {
-        double t = (double)tail[i], odds = log(t / (1 - t)) * TAIL_STEPS; // infinite at 0 and 1
-        double code = odds < -TAIL_ZERO       ? 0
-                      : odds >= TAIL_ZERO - 1 ? 2 * TAIL_ZERO - 1
-                                              : nearbyint(odds) + TAIL_ZERO;
-        neb_buf_u8(&s->parts.plane, (uint8_t)code);
-    }
-    return cmp_part_put(&s->parts, &s->parts.plane, out);
+static uint8_t tail_of(float tail) {
+    double t = (double)tail, odds = log(t / (1 - t)) * TAIL_STEPS; // infinite at 0 and 1
+    return (uint8_t)(odds < -TAIL_ZERO       ? 0
+                     : odds >= TAIL_ZERO - 1 ? 2 * TAIL_ZERO - 1
+                                             : nearbyint(odds) + TAIL_ZERO);
 }
 
 static bool head_good(const struct cmp_soft_head *h) {
@@ -137,14 +86,26 @@ enum neb_status cmp_soft_encode(struct cmp_soft *s, const struct cmp_soft_head *
                         "soft labels: k %d, %u rows, vocabulary %d or temperature %g out of range",
                         h->k, h->rows, h->vocab, (double)h->temperature);
     NEB_TRY(check_rows(h, ids, logp, tail));
-    neb_buf_u8(out, VERSION);
+    neb_buf_u8(out, CMP_SOFT_VERSION);
     neb_buf_u8(out, (uint8_t)h->k);
     neb_buf_varint(out, h->rows);
     neb_buf_varint(out, (uint64_t)h->vocab);
     neb_buf_f32(out, h->temperature);
-    NEB_TRY(put_ids(s, h, ids, out));
-    NEB_TRY(put_gaps(s, h, logp, out));
-    return put_tails(s, h, tail, out);
+    neb_buf_clear(&s->coded);
+    NEB_TRY(cmp_rows_write(&s->rows, h->k, h->vocab, h->rows, &s->coded));
+    for (uint32_t i = 0; i < h->rows; i++) {
+        size_t at = (size_t)i * (size_t)h->k;
+        int32_t row[CMP_SOFT_K_MAX];
+        uint8_t gaps[CMP_SOFT_K_MAX], code = tail_of(tail[i]);
+        memcpy(row, ids + at, sizeof *row * (size_t)h->k);
+        gaps_of(logp + at, h->k, gaps);
+        NEB_ASSERT(cmp_rows_code(&s->rows, i, row, gaps, &code));
+    }
+    cmp_range_finish(&s->rows.to);
+    NEB_TRY(neb_buf_check(&s->coded));
+    neb_buf_varint(out, s->coded.len);
+    neb_buf_add(out, s->coded.p, s->coded.len);
+    return neb_buf_check(out);
 }
 
 // ---- decoding
@@ -156,7 +117,7 @@ static enum neb_status get_head(struct neb_rd *r, struct cmp_soft_head *h) {
     h->temperature = neb_rd_f32(r);
     h->rows = rows <= CMP_SOFT_ROWS_MAX ? (uint32_t)rows : UINT32_MAX;
     h->vocab = vocab <= 1 << 24 ? (int32_t)vocab : -1;
-    if (r->bad || version != VERSION || !head_good(h))
+    if (r->bad || version != CMP_SOFT_VERSION || !head_good(h))
         return neb_fail(NEB_ERR_FORMAT,
                         "soft labels: invalid header: version %u, k %d, %llu rows, vocabulary "
                         "%llu, temperature %g",
@@ -165,70 +126,41 @@ static enum neb_status get_head(struct neb_rd *r, struct cmp_soft_head *h) {
     return NEB_OK;
 }
 
-static enum neb_status get_part(struct cmp_soft *s, struct neb_rd *r, size_t raw, size_t packed,
-                                bool *zstd) {
-    return cmp_part_get(&s->parts, r, "soft labels: a part", (struct cmp_part_sizes){raw, raw},
-                        (struct cmp_part_sizes){packed, packed}, zstd);
+static void probabilities(const uint8_t *gaps, uint8_t code, int32_t k, float *logp, float *tail) {
+    double odds = ((double)code - TAIL_ZERO) / TAIL_STEPS, sum = 0;
+    int at = 0;
+    for (int32_t j = 0; j < k; j++) {
+        at += j ? gaps[j] * step_at(at) : 0;
+        logp[j] = (float)-at / STEPS_A_NAT;
+        sum += exp((double)logp[j]);
+    }
+    double rest = -log1p(exp(odds)) - log(sum); // log((1 - tail) / sum)
+    for (int32_t j = 0; j < k; j++)
+        logp[j] = (float)((double)logp[j] + rest);
+    *tail = (float)(1 / (1 + exp(-odds)));
 }
 
-static void unpack_ids(const uint8_t *p, int32_t *ids, size_t n, int bits) {
-    uint64_t word = 0;
-    int have = 0;
-    for (size_t i = 0; i < n; i++) {
-        for (; have < bits; have += 8)
-            word |= (uint64_t)*p++ << have;
-        ids[i] = (int32_t)(word & ((1ull << bits) - 1));
-        word >>= bits;
-        have -= bits;
+static enum neb_status get_rows(struct cmp_soft *s, struct neb_rd *r, const struct cmp_soft_head *h,
+                                int32_t *ids, float *logp, float *tail) {
+    uint64_t n = neb_rd_varint(r);
+    if (r->bad || n > neb_rd_left(r))
+        return neb_fail(NEB_ERR_FORMAT, "soft labels: %llu bytes are cut short",
+                        (unsigned long long)n);
+    NEB_TRY(cmp_rows_read(&s->rows, h->k, h->vocab, h->rows, neb_rd_view(r, (size_t)n), (size_t)n));
+    for (uint32_t i = 0; i < h->rows; i++) {
+        size_t at = (size_t)i * (size_t)h->k;
+        uint8_t gaps[CMP_SOFT_K_MAX], code;
+        if (!cmp_rows_code(&s->rows, i, ids + at, gaps, &code))
+            return neb_fail(NEB_ERR_FORMAT,
+                            "soft labels: a token of row %u is outside the "
+                            "vocabulary of %d",
+                            i, h->vocab);
+        if (twice(ids + at, h->k))
+            return neb_fail(NEB_ERR_FORMAT, "soft labels: row %u has a token twice", i);
+        probabilities(gaps, code, h->k, logp + at, tail + i);
     }
-}
-
-static enum neb_status get_ids(struct cmp_soft *s, struct neb_rd *r, const struct cmp_soft_head *h,
-                               int32_t *ids) {
-    size_t k = (size_t)h->k, n = h->rows * k;
-    int planes = planes_of(h->vocab);
-    bool zstd;
-    NEB_TRY(get_part(s, r, packed_ids(n, h->vocab), n * (size_t)planes, &zstd));
-    if (!zstd)
-        unpack_ids(s->parts.plane.p, ids, n, bits_of(h->vocab));
-    const uint8_t *p = s->parts.plane.p;
-    for (size_t rank = 0; zstd && rank < k; rank++)
-        for (int plane = 0; plane < planes; plane++)
-            for (size_t i = 0; i < h->rows; i++)
-                ids[i * k + rank] = (plane ? ids[i * k + rank] : 0) | (int32_t)*p++ << (8 * plane);
-    for (size_t i = 0; i < n; i++)
-        if (ids[i] >= h->vocab)
-            return neb_fail(NEB_ERR_FORMAT, "soft labels: token %d is outside the vocabulary of %d",
-                            ids[i], h->vocab);
-    for (size_t i = 0; i < h->rows; i++)
-        if (twice(ids + i * k, h->k))
-            return neb_fail(NEB_ERR_FORMAT, "soft labels: row %zu has a token twice", i);
-    return NEB_OK;
-}
-
-static enum neb_status get_probabilities(struct cmp_soft *s, struct neb_rd *r,
-                                         const struct cmp_soft_head *h, float *logp, float *tail) {
-    size_t k = (size_t)h->k, n = h->rows;
-    bool zstd;
-    NEB_TRY(get_part(s, r, n * (k - 1), n * (k - 1), &zstd));
-    for (size_t i = 0; i < n; i++) {
-        double at = 0;
-        logp[i * k] = 0;
-        for (size_t rank = 1; rank < k; rank++) {
-            at -= (double)s->parts.plane.p[(rank - 1) * n + i] / GAPS_A_NAT;
-            logp[i * k + rank] = (float)at;
-        }
-    }
-    NEB_TRY(get_part(s, r, n, n, &zstd));
-    for (size_t i = 0; i < n; i++) {
-        double odds = ((double)s->parts.plane.p[i] - TAIL_ZERO) / TAIL_STEPS, sum = 0;
-        for (size_t rank = 0; rank < k; rank++)
-            sum += exp((double)logp[i * k + rank]);
-        double rest = -log1p(exp(odds)) - log(sum); // log((1 - tail) / sum)
-        for (size_t rank = 0; rank < k; rank++)
-            logp[i * k + rank] = (float)((double)logp[i * k + rank] + rest);
-        tail[i] = (float)(1 / (1 + exp(-odds)));
-    }
+    if (!cmp_range_all_read(&s->rows.from))
+        return neb_fail(NEB_ERR_FORMAT, "soft labels: bytes are left over");
     return NEB_OK;
 }
 
@@ -240,8 +172,7 @@ enum neb_status cmp_soft_decode(struct cmp_soft *s, struct neb_rd *r, struct cmp
         return neb_fail(NEB_ERR_FORMAT,
                         "soft labels: %u rows, vocabulary %d; expected %u rows, vocabulary %d",
                         h.rows, h.vocab, want->rows, want->vocab);
-    NEB_TRY(get_ids(s, r, &h, ids));
-    NEB_TRY(get_probabilities(s, r, &h, logp, tail));
+    NEB_TRY(get_rows(s, r, &h, ids, logp, tail));
     *want = h;
     return NEB_OK;
 }

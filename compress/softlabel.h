@@ -3,27 +3,28 @@
 // probabilities, and the probability of all others (the tail).
 //
 //     row        ids 812 17 5 …      most likely first
-//                gaps    9 3 …       to the log-probability before, in 1/16 nat, at most 255
+//                gaps    9 3 …       to the log-probability before, in 1/8 nat, at most 255; in 1/4
+//                                    nat behind a fall of 2 nats from the first
 //                tail 61             log(tail / (1 - tail)) in 1/8, from -16 to 15.875
 //
 // The first log-probability is not sent: the k probabilities are (1 - tail) times a softmax of the
 // gaps. So for any bytes a decoded row sums to one and is sorted, and no probability is 0, infinite
-// or a NaN.
+// or a NaN. Labels with a gap of 0 may change places.
 //
-// Frame: | version u8 | k u8 | rows varint | vocab varint | temperature f32 | ids | gaps | tails |
+// Frame: | version u8 | k u8 | rows varint | vocab varint | temperature f32 | bytes varint | rows |
 //
-// A part is | how u8: 0 packed, 1 zstd | bytes varint | … |, whichever is smaller. A packed id
-// takes as many bits as the largest id of the vocabulary needs. For zstd, ids are byte planes, rank
-// by rank. A row of k 8 and a vocabulary of 32,768 takes at most 15 + 7 + 1 = 23 bytes, and fewer
-// if tokens repeat.
+// The rows are coded one after the other (softrows.h): a row takes fewer bytes if rows before it
+// in the frame have the same tokens.
 #ifndef CMP_SOFTLABEL_H
 #define CMP_SOFTLABEL_H
-#include "compress/part.h"
+#include "compress/softrows.h"
 
+enum { CMP_SOFT_VERSION = 2 }; // of a frame
 enum { CMP_SOFT_K_MIN = 1, CMP_SOFT_K_MAX = 64, CMP_SOFT_ROWS_MAX = 1 << 22 };
 
 struct cmp_soft { // for one thread
-    struct cmp_parts parts;
+    struct cmp_rows rows;
+    struct neb_buf coded;
 };
 NEB_MUST_CHECK enum neb_status cmp_soft_create(struct cmp_soft **out);
 void cmp_soft_destroy(struct cmp_soft **s);

@@ -144,7 +144,7 @@ static bool send_lines(struct daemon *d, struct agent_jobrun *j, json_t *lines, 
 
 // Lines that follow each other share keys, so that together and packed they take few bytes.
 void daemon_lines_soon(struct daemon *d, struct agent_jobrun *j) {
-    const neb_ns every = 4 * NEB_S;
+    const neb_ns every = NEB_S / 4;
     neb_ns now = neb_now();
     if (!j->lines || now < j->lines_at)
         return;

@@ -141,7 +141,7 @@ void daemon_pass_line(struct daemon *d, struct agent_jobrun *j, json_t *line, in
                       double late_s);
 void daemon_publish_report(struct daemon *d, struct agent_jobrun *j, json_t *report);
 void daemon_lines_due(struct daemon *d, struct agent_jobrun *j);  // sends those that are due
-void daemon_lines_soon(struct daemon *d, struct agent_jobrun *j); // the same, every four seconds
+void daemon_lines_soon(struct daemon *d, struct agent_jobrun *j); // the same, 4 times a second
 // Stores the lines that wait for a link in the ledger: the agent or the job ends.
 void daemon_store_lines(struct daemon *d, struct agent_jobrun *j);
 // Sends a text as a line of metrics, of kind "note", or "fault" if somebody should look.

@@ -14,6 +14,7 @@ static enum neb_status key_of(const struct agent_job *j, int32_t student, const 
     agent_distill_batches_of(j, &student, &n);
     uint8_t sha[32];
     neb_buf_add(&b, corpus, 32);
+    neb_buf_u32(&b, CMP_SOFT_VERSION);
     neb_buf_i64(&b, j->seed);
     neb_buf_u32(&b, (uint32_t)j->batch);
     neb_buf_u32(&b, (uint32_t)j->seq_len);
@@ -51,8 +52,8 @@ enum neb_status agent_distill_cache_open(const char *dir, const struct agent_job
         same ? NEB_OK
              : neb_fail(NEB_ERR_INVALID,
                         "distill.cache: %s holds labels for another text, seed, batch, share of "
-                        "the batches, or temperature (there %.*s, here %s): name another "
-                        "folder, or move this one away",
+                        "the batches, or temperature, or of another version (there %.*s, here "
+                        "%s): name another folder, or move this one away",
                         dir, (int)was.len, (const char *)was.p, hex);
     neb_buf_free(&was);
     return st;

@@ -316,8 +316,9 @@ static enum neb_status run_step(const struct intra_cost_job *j, const struct int
 
 // ---- memory -------------------------------------------------------------------------------------
 
-struct bytes { // of the rank with the most memory in use
-    double params, moments, host, device;
+// Of the rank with the most memory in use. device: without the cache.
+struct bytes {
+    double params, moments, host, device, cache;
 };
 
 // The cache of keys and values takes half of what is free (intra/train/decode.c).
@@ -336,16 +337,18 @@ static void add_stage(const struct intra_cost_job *j, const struct intra_cost_si
     struct rank x;
     struct bytes b = {0};
     // On processors buffers of operations grow in the first step; a device has all from the start.
-    bool made =
-        begin(j, side, stage, device_bytes, &x) == NEB_OK &&
-        (j->device || run_step(j, NULL, &x) == NEB_OK) &&
-        (!j->device || !side || !side->decodes || add_cache(j, side, device_bytes, &x) == NEB_OK);
+    bool made = begin(j, side, stage, device_bytes, &x) == NEB_OK &&
+                (j->device || run_step(j, NULL, &x) == NEB_OK);
     if (made) {
         double params = (double)x.model->n_params;
         b.params = 4 * (params + (x.model->grads ? (double)x.model->n_grads : 0)) +
                    (j->device && j->type == KERN_BF16 ? 2 * params : 0);
         b.moments = x.moments;
         b.device = j->device ? (double)kern_counts(x.K)->peak : 0;
+    }
+    if (made && j->device && side && side->decodes) {
+        made = add_cache(j, side, device_bytes, &x) == NEB_OK;
+        b.cache = (double)kern_counts(x.K)->peak - b.device;
     }
     end(&x);
     b.host = made ? x.host : INFINITY; // the run refuses it, too
@@ -395,7 +398,7 @@ void cost_memory(const struct intra_cost_job *j, const struct intra_cost_side *s
     c->optim_bytes = b.moments;
     c->acts_bytes = (j->device ? b.device : b.host) - b.params - b.moments;
     c->rank_bytes = b.host;
-    c->device_bytes = b.device;
+    c->device_bytes = b.device + b.cache;
     if (side && side->labels) {
         double labels = 4.0 * LABEL_FLOATS * j->batch * j->seq_len;
         c->rank_bytes += labels;

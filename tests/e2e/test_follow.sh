@@ -9,8 +9,8 @@ check=$SOURCE/tests/e2e/follow_check.py
 python=python3
 follow() { "$python" -c 'import nebula_federation as n; n.follow()' "$@"; } # nebula-follow
 
-# run OUT TO OPTIONS…: two followers, one after the other; the second one waits for the end of OUT.
-# Before them one dies as soon as MLflow or W&B has made its first run: they must find that run.
+# run OUT TO OPTIONS…: two followers, one after the other; the second one waits for the end of the
+# run. Before them one dies as soon as MLflow or W&B has made its first run: they must find it.
 run() {
     local out=$T/$1 to=$2
     shift 2

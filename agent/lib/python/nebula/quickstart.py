@@ -150,8 +150,8 @@ def main(program: str, out: str, steps: str, seed: str, cache: str | None = None
     stage(f"the two clusters federated over {WAN}")
     nebula("pretrain", *common, "--wan", WAN, "--out", results / "federated")
     stage("synchronous fp32 exchange every step (the arithmetic of it, in one process)")
-    nebula("pretrain", *common, "--set", "sync.scheme=synchronous", "--set",
-           "optim.lr=3e-3", "--out", results / "synchronous")
+    nebula("pretrain", *common, "--set", "sync.scheme=synchronous", "--set", "sync.outer.lr=1",
+           "--out", results / "synchronous")
     stage("result")
     summaries = [json.loads((results / name / "summary.json").read_text(encoding="utf-8"))
                  for name in ("alone", "federated", "synchronous")]
