@@ -36,7 +36,7 @@ def want():
     all_ = {}
     for i, c in enumerate(clusters):
         all_[c, "train/loss"] = [(10 * k, 5 - k / 100 + i) for k in range(40)]
-        all_[c, "eval/loss/fr"] = [(10 * k, 4.25) for k in range(0, 40, 5)]
+        all_[c, "eval/loss_fr"] = [(10 * k, 4.25) for k in range(0, 40, 5)]
         all_[c, "round/travel_s"] = [(10 * k, 1.5) for k in range(0, 40, 5)]
         all_[c, "link/sent_bytes"] = [(10 * k, 100 * k) for k in range(0, 40, 5)]
     return all_

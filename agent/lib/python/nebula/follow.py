@@ -320,7 +320,8 @@ def take(sink, steps, o):
     group = GROUP.get(kind, kind)
     values = {f"{group}/{k}": number(o.get(k)) for k in TAKEN.get(kind, ())}
     if kind == "eval" and isinstance(o.get("sources"), dict):
-        values.update({f"eval/loss/{k}": number(v) for k, v in o["sources"].items()})
+        # Not eval/loss/NAME: in MLflow's file store eval/loss is a file, so it cannot be a folder.
+        values.update({f"eval/loss_{k}": number(v) for k, v in o["sources"].items()})
     values = {k: v for k, v in values.items() if v is not None}
     if values:
         sink.log(cluster, steps.get(cluster, 0), t, values)
