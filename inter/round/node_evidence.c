@@ -13,7 +13,8 @@ uint8_t inter_job_quorum(const struct inter_job_config *c) {
     uint8_t n = (uint8_t)mset_count(mset_minus(mset_first(c->n_members), c->removed));
     if (c->masked) // counts removed members: the same result at nodes that know other removals
         return inter_quorum(c->n_members, c->colluders);
-    return inter_quorum(n, c->robust && n > 0 ? (uint8_t)((n - 1) / 4) : 0);
+    uint8_t liars = (uint8_t)(c->robust && n > 0 ? (n - 1) / 4 : 0);
+    return inter_quorum(n, liars);
 }
 
 bool node_verify_record(struct inter_node *n, const struct job *j, const struct inter_record *r) {
