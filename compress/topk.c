@@ -350,6 +350,7 @@ enum { USES = CMP_PLANNED | CMP_LEVEL };
 static const struct cmp_variant variants[] = {
     {"topk:512/4096", NULL, USES, 5, 0.76, 0.50, 512.0 / 4096},
     {"topk:256/4096", NULL, USES | CMP_BENCHED, 6, 0.45, 0.63, 256.0 / 4096},
+    {"topk:128/4096", NULL, USES, 8, 0.255, 0.74, 128.0 / 4096},
     {"topk:64/4096", "topk", USES | CMP_BENCHED, 7, 0.145, 0.83, 64.0 / 4096},
     {"topk:64/4096:4", NULL, CMP_BENCHED, 0, 0.18, 0.82, 64.0 / 4096},
     {0}};

@@ -324,6 +324,9 @@ static void print_people(const char *file, const struct agent_job *job, const st
             printf("%s; corpus %s%s\n", k->n_sources ? "" : " all sources",
                    agent_job_corpus(job, i), each[i].here ? "" : " (not on this machine)");
     }
+    const char *advice = agent_plan_advice(job);
+    if (advice)
+        printf("  advice    %s (configs/COMPARE.md)\n", advice);
     if (*refused)
         printf("  policy    if another member submits it, a policy.json without keys for what may "
                "leave refuses it: %s\n",
@@ -377,6 +380,8 @@ static void print_json(const struct agent_job *job, const struct found *each,
                                       (json_int_t)releases_of(job), "text", privacy));
     json_object_set_new(o, "groups", agent_groups_json(job, groups));
     json_object_set_new(o, "clusters", clusters_json(job, each));
+    const char *advice = agent_plan_advice(job);
+    json_object_set_new(o, "advice", advice ? json_string(advice) : json_null());
     json_object_set_new(o, "refused_by_default", *refused ? json_string(refused) : json_null());
     json_object_set(o, "warnings", warnings);
     json_object_set_new(o, "spec", agent_job_to_json(job));

@@ -230,6 +230,8 @@ void plan_print_exchange(const struct agent_job *job, const struct agent_planner
     printf("    %s per interval and cluster, %.0f %% of the link%s\n",
            agent_human_bytes(w->bytes, f, sizeof f), 100 * w->busy,
            p->carried ? "" : ": MORE THAN IT CARRIES");
+    if (job->mode == AGENT_MODE_REPLICAS && job->trainable.mode == INTRA_TRAIN_FULL)
+        printf("    known cost in loss: that of about %.0f %% more steps\n", 100 * (w->slower - 1));
     if (too_late(job, p))
         printf("    AN UPDATE ARRIVES AFTER %s, BUT THE OTHERS WAIT %g s FOR IT (sync.grace_s): if "
                "theirs are earlier, it is left out\n",
@@ -336,12 +338,30 @@ void plan_print_machines(const struct agent_job *job, const struct plan_machines
                m->vocab_assumed);
 }
 
+// On the job as written, or else on what is proposed for it. NULL: none.
+static const char *advice(const struct agent_job *job, const struct agent_planner *written,
+                          const struct agent_planner *proposed) {
+    static struct agent_job as; // large
+    const struct agent_planner *plans[] = {written, proposed};
+    const char *text = NULL;
+    for (int i = 0; i < 2 && !text; i++) {
+        as = *job;
+        if (plans[i]->wan.interval)
+            agent_planner_apply(plans[i], as.autos, &as);
+        text = agent_plan_advice(&as);
+    }
+    return text;
+}
+
 void plan_print(const struct agent_job *job, const struct plan_machines *m,
                 const struct agent_planner *written, const struct agent_planner *proposed) {
+    const char *text = advice(job, written, proposed);
     plan_print_machines(job, m, written->n);
     print_one("as written", job, m, written);
     print_one("proposed", job, m, proposed);
     print_yaml(job, proposed);
+    if (text)
+        printf("advice: %s (configs/COMPARE.md)\n", text);
 }
 
 // ---- JSON ---------------------------------------------------------------------------------------
@@ -407,13 +427,13 @@ json_t *plan_exchange_json(const struct agent_job *job, const struct agent_plann
     const struct inter_wan_plan *w = &p->wan;
     if (!w->interval)
         return json_null();
-    return json_pack("{s:i,s:i,s:s,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:b,s:b}", "interval",
-                     w->interval, "overlap", w->overlap, "codec", p->codecs[w->codec].name,
-                     "bits_per_param", p->codecs[w->codec].bits, "bits_most",
-                     p->bits_most[w->codec], "encode_s", w->encode_s, "travel_s", w->travel_s,
-                     "agree_s", w->agree_s, "merge_s", w->merge_s, "stall_s", w->stall_s, "bytes",
-                     w->bytes, "busy", w->busy, "step_s", w->step_s, "carried", p->carried, "late",
-                     too_late(job, p));
+    return json_pack("{s:i,s:i,s:s,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:b,s:b}",
+                     "interval", w->interval, "overlap", w->overlap, "codec",
+                     p->codecs[w->codec].name, "bits_per_param", p->codecs[w->codec].bits,
+                     "bits_most", p->bits_most[w->codec], "encode_s", w->encode_s, "travel_s",
+                     w->travel_s, "agree_s", w->agree_s, "merge_s", w->merge_s, "stall_s",
+                     w->stall_s, "bytes", w->bytes, "busy", w->busy, "step_s", w->step_s, "slower",
+                     w->slower, "carried", p->carried, "late", too_late(job, p));
 }
 
 static json_t *tuning_json(const struct agent_job *job, const struct agent_planner *p) {
@@ -482,6 +502,8 @@ void plan_print_json(const struct agent_job *job, const struct plan_machines *m,
                   plan_machines_json(m, written->n), "link", plan_link_json(m, written->n),
                   "written", plan_json(job, m, written), "proposed", plan_json(job, m, proposed));
     json_object_set_new(o, "vocab_assumed", plan_vocab_json(m));
+    const char *text = advice(job, written, proposed);
+    json_object_set_new(o, "advice", text ? json_string(text) : json_null());
     agent_json_print(o, JSON_COMPACT | JSON_REAL_PRECISION(9));
     json_decref(o);
 }

@@ -456,7 +456,8 @@ static enum neb_status validate_tune(const struct agent_job *j, const char *file
         return BAD("sync.tune",
                    "auto starts from sync.codec, and %s is not between %s and %s "
                    "(sync.tune.finest, coarsest)",
-                   j->sync.codec, cmp_level(t->finest)->name, cmp_level(t->coarsest)->name);
+                   j->sync.codec, cmp_level(t->finest ? t->finest : 1)->name,
+                   cmp_level(t->coarsest)->name);
     if (t->overlap_max && ((!no_overlap && t->overlap_max < j->sync.overlap) ||
                            (!no_interval && t->overlap_max >= j->sync.interval)))
         return BAD("sync.tune.overlap_max",

@@ -33,7 +33,9 @@ static json_t *option_to_json(const void *base, const struct config_option *o) {
     case T_CODEC: return json_string(p);
     case T_ROLE:
     case T_ENUM: memcpy(&i, p, sizeof i); return json_string(o->names[i]);
-    case T_LEVEL: memcpy(&i, p, sizeof i); return json_string(cmp_level(i)->name);
+    case T_LEVEL:
+        memcpy(&i, p, sizeof i);
+        return json_string(i ? cmp_level(i)->name : LEVEL_OF_JOB);
     case T_SWITCH: memcpy(&i, p, sizeof i); return json_boolean(i == AGENT_RECOMPUTE_ON);
     case T_MESH: return json_pack("[i,i,i]", mesh->dp, mesh->pp, mesh->tp);
     case T_SOURCES: return sources_to_json(base);

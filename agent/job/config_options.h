@@ -22,7 +22,7 @@ enum option_type {
     T_NAME,
     T_ENUM,
     T_CODEC,
-    T_LEVEL, // a codec level, as an int (compress/codec.h)
+    T_LEVEL, // a codec level, as an int (compress/codec.h); 0: LEVEL_OF_JOB
     T_TARGETS,
     T_FREEZE,
     // The next types are only for keys of a cluster.
@@ -33,6 +33,8 @@ enum option_type {
     // Only for a group.
     T_EXCHANGE, // every, never, {every: ROUNDS}, {owner: CLUSTER}
 };
+
+#define LEVEL_OF_JOB "sync.codec"
 
 struct config_option {
     const char *path;

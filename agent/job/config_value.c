@@ -156,7 +156,8 @@ static enum neb_status set_plain(void *base, const struct config_option *o, cons
         return config_set_text(p, o->size, o->path, text, where, false);
     case T_LEVEL:
         config_join_levels(allowed, sizeof allowed);
-        if (!cmp_level_of(text))
+        if (!cmp_level_of(text) &&
+            !(o->preset && !strcmp(text, LEVEL_OF_JOB) && !strcmp(o->preset, LEVEL_OF_JOB)))
             return COMPLAIN(where, o->path, "\"%s\" is not one of: %s", text, allowed);
         memcpy(p, &(int){cmp_level_of(text)}, sizeof(int));
         return NEB_OK;

@@ -198,7 +198,8 @@ KEY_BOOL(SYNC_TUNE, interval, "sync.tune.interval", "false",
     "auto may raise H, for all clusters alike")
 KEY_BOOL(SYNC_TUNE, balance, "sync.tune.balance", "true",
     "auto lets a cluster that is slower by 1/8 or more skip steps")
-KEY_LEVEL(SYNC_TUNE, finest, "sync.tune.finest", "int4", "finest codec level")
+KEY_LEVEL(SYNC_TUNE, finest, "sync.tune.finest", LEVEL_OF_JOB,
+    "finest codec level; sync.codec: that of the job")
 KEY_LEVEL(SYNC_TUNE, coarsest, "sync.tune.coarsest", "topk:64/4096", "coarsest codec level")
 KEY_INT32(SYNC_TUNE, overlap_max, "sync.tune.overlap_max", 0, 1e9, "0",
     "largest τ; 0: half of sync.interval")

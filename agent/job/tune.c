@@ -6,7 +6,7 @@
 
 bool agent_tune_admits(const struct agent_tune *t, const char *codec) {
     int level = cmp_level_of(codec);
-    return level && level >= t->finest && level <= t->coarsest;
+    return level && level >= t->finest && level <= t->coarsest; // finest 0: the job's own
 }
 
 static double sent_in_an_interval(const struct agent_job *job) {
@@ -19,6 +19,7 @@ static double sent_in_an_interval(const struct agent_job *job) {
 struct inter_tune_config agent_tune_config(const struct agent_job *job) {
     const struct agent_sync *s = &job->sync;
     const struct agent_tune *t = &s->tune;
+    const int first = cmp_level_of(s->codec);
     int32_t overlap_max = t->overlap_max ? t->overlap_max : s->interval / 2;
     return (struct inter_tune_config){
         .on = t->mode == AGENT_TUNE_AUTO,
@@ -26,9 +27,9 @@ struct inter_tune_config agent_tune_config(const struct agent_job *job) {
         .overlap = t->overlap,
         .interval = t->interval,
         .balance = t->balance && job->mode == AGENT_MODE_REPLICAS,
-        .finest = (uint8_t)t->finest,
+        .finest = (uint8_t)(t->finest ? t->finest : first),
         .coarsest = (uint8_t)t->coarsest,
-        .first = (uint8_t)cmp_level_of(s->codec),
+        .first = (uint8_t)first,
         .start_interval = (uint32_t)s->interval,
         .start_overlap = (uint32_t)s->overlap,
         .overlap_max = (uint32_t)(overlap_max > s->overlap ? overlap_max : s->overlap),

@@ -40,4 +40,9 @@ const char *agent_bits_text(double bits, double most, char *out, size_t cap);
 NEB_MUST_CHECK enum neb_status agent_job_plan(const struct agent_job *job, int32_t vocab,
                                               struct agent_plan *out);
 
+// One sentence on what to set if the job's scheme departs from the measured recipes
+// (configs/COMPARE.md). NULL: it does not, or nothing was measured with such jobs (LoRA, other
+// modes, attached trainers, short runs, a chosen interval that is not known yet).
+const char *agent_plan_advice(const struct agent_job *job);
+
 #endif

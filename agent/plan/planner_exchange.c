@@ -176,6 +176,7 @@ static struct inter_wan_choice choice_of(const struct agent_job *job, uint32_t f
         .codec = free & AGENT_AUTO_CODEC ? -1 : own,
         .steps = job->steps,
         .anticipates = s->anticipate > 0 && !(s->blend > 0),
+        .muon = job->optim.kind == INTRA_OPTIM_MUON,
         .interval_above = tunes ? s->tune.overlap_max : 0,
         .interval_most = tunes ? s->tune.interval_max : 0,
         .overlap_below = tunes && s->tune.overlap_max ? s->tune.overlap_max + 1 : 0,

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { VERSION = 7, FILE_MAX = 64 * 1024, PROCESSORS_MAX = 65536 };
+enum { VERSION = 8, FILE_MAX = 64 * 1024, PROCESSORS_MAX = 65536 };
 
 // ---- JSON ---------------------------------------------------------------------------------------
 

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const double margin_change = 1.2, margin_dearer = 1.5, coverage_min = 4, optimism = 4,
-                    round_trips = 4, recovery = 2;
+static const double margin_change = 1.2, margin_dearer = 1.5, optimism = 4, recovery = 2,
+                    hardly = 1.1; // a flight this much longer does not count
 enum {
     WISHES = 2,
     BELATED = 2,
@@ -25,7 +25,7 @@ const char *inter_reason_text(enum inter_reason r) {
         "the codec loses too much",
         "the link can carry a finer codec or an earlier merge",
         "updates are too small to measure the link, so a finer codec is tried",
-        "no plan within the bounds fits; the coarsest plan is used",
+        "no plan within the bounds fits; the fastest one is used",
         "its speed relative to the fastest cluster has changed",
         "another cluster needs a longer interval"};
     return r < INTER_REASONS ? text[r] : "unknown";
@@ -55,7 +55,7 @@ static double bytes_as(const struct view *v, int level) {
 
 // Seconds from the send until the commit arrives.
 static double travel(const struct view *v, int level, double goodput) {
-    return 8 * bytes_as(v, level) / goodput + round_trips * v->m->rtt_us * 1e-6;
+    return 8 * bytes_as(v, level) / goodput + (1 + INTER_AGREE_TRIPS) * v->m->rtt_us * 1e-6;
 }
 
 static bool carries(const struct view *v, const struct inter_plan *p, double goodput,
@@ -93,7 +93,7 @@ static bool allowed(const struct view *v, int level, uint32_t interval) {
     if (level < v->c->finest || level > v->c->coarsest)
         return false;
     double density = row(level)->density, rounds = v->steps_left / interval;
-    if (density < 1 && rounds * density < coverage_min)
+    if (density < 1 && level != v->c->first && rounds * density < INTER_COVERAGE_MIN)
         return false;
     return !too_lossy(v, level);
 }
@@ -112,7 +112,21 @@ static bool place_codec(const struct view *v, int level, uint32_t interval, doub
     return steps <= out->overlap && carries(v, out, goodput, margin);
 }
 
-// Finds the best plan that fits. False: none fits; *out is the coarsest one.
+// The finest codec that the link carries and that arrives hardly later than the coarsest one.
+static int as_early(const struct view *v, int coarsest, uint32_t interval, double goodput) {
+    double most = hardly * travel(v, coarsest, goodput);
+    int level = v->c->finest;
+    for (; level < coarsest; level++) {
+        struct inter_plan p = {.interval = interval, .codec = (uint8_t)level};
+        if (allowed(v, level, interval) && travel(v, level, goodput) <= most &&
+            carries(v, &p, goodput, 1))
+            break;
+    }
+    return level;
+}
+
+// Finds the best plan that fits. False: none fits; *out is the coarsest one, or one that arrives
+// hardly later.
 static bool best(const struct view *v, int keep, double goodput, double margin,
                  struct inter_plan *out) {
     const struct inter_tune_config *c = v->c;
@@ -128,6 +142,8 @@ static bool best(const struct view *v, int keep, double goodput, double margin,
                 return true;
         }
         if (!c->interval || interval >= c->interval_max) {
+            if (c->codec)
+                coarsest = as_early(v, coarsest, interval, goodput);
             (void)place_codec(v, coarsest, interval, goodput, margin, out);
             return false;
         }

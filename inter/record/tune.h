@@ -8,7 +8,7 @@
 // An update costs no training time if it arrives within its overlap and if the link carries all P
 // fragments of an interval:
 //
-//     T(codec) = 8·bytes(codec)/goodput + 4·RTT          manifest, state, last chunk, vote
+//     T(codec) = 8·bytes(codec)/goodput + (1 + INTER_AGREE_TRIPS)·RTT     last chunk, agreement
 //     fits:      T ≤ τ·step   and   P·8·bytes/goodput ≤ H·step     both at goodput/margin
 //
 // A round commits when every member's update has arrived. So τ must be long enough for the slowest
@@ -18,8 +18,10 @@
 // Choice. Among the allowed plans that fit, the controller takes the finest codec with the smallest
 // τ that it needs at the job's own H. If none fits it tries coarser codecs, then a larger H if the
 // user allows that. A dense codec is allowed while its error, predicted from the measured one,
-// stays at or below error_max. A sparse codec is allowed only if the remaining rounds touch every
-// element several times (rounds × density ≥ 4), so that a short run never uses one.
+// stays at or below error_max. A sparse codec is allowed if the job itself uses it, or if the
+// remaining rounds send every element several times (rounds × density ≥ INTER_COVERAGE_MIN), so
+// that a short run does not turn to one. If nothing fits, round trips may be the reason: a coarser
+// codec that arrives hardly earlier is not used.
 //
 // Balance. A slow member makes fewer steps: as many as it can while the fastest member makes its H.
 // It leaves out some of every 64 steps, evenly spread, together with their data. So all members
@@ -52,6 +54,11 @@
 #include "compress/codec.h"
 #include "inter/record/types.h"
 
+// Round trips from an update's arrival to its commit: manifest; proposal and vote; commit.
+enum { INTER_AGREE_TRIPS = 3 };
+// How often the rounds of a run must send every element of a sparse codec.
+#define INTER_COVERAGE_MIN 3.75
+
 enum inter_reason {
     INTER_REASON_JOB,      // the job's own values
     INTER_REASON_KEPT,     // the previous plan still fits
@@ -60,7 +67,7 @@ enum inter_reason {
     INTER_REASON_ERROR,    // the codec loses too much
     INTER_REASON_ROOM,     // a finer codec or an earlier merge fits
     INTER_REASON_TRIAL,    // a finer codec is tried, because updates are too small to measure
-    INTER_REASON_LIMIT,    // nothing within the bounds fits: the coarsest plan
+    INTER_REASON_LIMIT,    // nothing within the bounds fits: the fastest plan
     INTER_REASON_SPEED,    // its speed relative to the fastest member has changed
     INTER_REASON_OTHERS,   // another member needs a longer interval
     INTER_REASONS

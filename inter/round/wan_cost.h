@@ -8,7 +8,7 @@
 //     agents           │ flight ──────────► │ agree │
 //
 //     flight: bytes / goodput, and round trips of TCP's slow start
-//     agree:  3 round trips (manifest; proposal and vote; commit), and what must be on disk first
+//     agree:  INTER_AGREE_TRIPS round trips, and what must be on disk first
 //
 // A cluster that is faster than the slowest one makes its H steps and waits: that is stall as well.
 //
@@ -62,7 +62,8 @@ struct inter_wan_plan {
     double bytes;   // sent by a cluster to all others in an interval, overhead included
     double busy;    // share of the link's time in use
     double step_s;  // a step with its part of the exchange
-    double cost;    // step_s times the scheme's known cost in loss
+    double slower;  // inter_wan_slower of its known loss
+    double cost;    // step_s times slower
 };
 
 // Bytes/s that a transfer gets in one direction of the path.
@@ -72,19 +73,28 @@ void inter_wan_exchange(const struct inter_wan_path *p, const struct inter_wan_l
                         const struct inter_wan_codec *codecs, int32_t codec, int32_t interval,
                         int32_t overlap, struct inter_wan_plan *out);
 
-// Chooses H, τ and codec: the shortest step. A step counts as longer if its scheme is known to cost
-// loss (long intervals, late merges, coarse codecs; the weights are in wan_cost.c). A sparse codec
-// is not chosen for a run in which its rounds touch every entry less than about four times (rounds
-// × density, as in inter/record/tune.h).
+// Chooses H, τ and codec: the least time to a given loss. This is the time of a step, times the
+// known cost of the scheme in loss. Among plans that are alike (0.005 nats) it takes the one with
+// the fewest bytes. A sparse codec is not chosen for a run in which its rounds send every entry
+// less than INTER_COVERAGE_MIN times.
 struct inter_wan_choice {
     int32_t interval; // 0: choose
     int32_t overlap;  // -1: choose
     int32_t codec;    // -1: choose
     int64_t steps;    // of the run; a chosen interval is about an eighth of it at most
     bool anticipates; // clusters train on their share of the residual (sync.anticipate)
+    bool muon;        // the optimiser; else AdamW. Long intervals cost AdamW more
     // Limits of a chosen interval and overlap; 0: none.
     int32_t interval_above, interval_most, overlap_below;
 };
+// What a scheme is known to cost in held-out loss, in nats per token, against synchronous training
+// with the same optimiser at equal steps: 1.3 million parameters, two clusters (the table is in
+// wan_cost.c, its runs in configs/COMPARE.md).
+double inter_wan_loss(const struct inter_wan_codec *codec, const struct inter_wan_choice *c,
+                      int32_t interval, int32_t overlap);
+// The same as a factor on the time to a given loss, for a model of this size: e^(loss / 0.62) for
+// 1.3 million parameters; larger models pay a smaller part.
+double inter_wan_slower(double loss, double params);
 // False: even the best plan needs more than the link can carry; *out is the best all the same. If
 // the limits allow no plan, *out is unchanged.
 bool inter_wan_choose(const struct inter_wan_path *p, const struct inter_wan_load *l,

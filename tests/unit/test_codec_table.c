@@ -240,6 +240,13 @@ static void test_keys(void **state) {
         json_t *o = agent_job_to_json(&j);
         assert_string_equal(json_string_value(json_object_get(o, "sync.tune.finest")), name);
         json_decref(o);
+        // Without the key, the controller never leaves the job's codec for a finer one.
+        snprintf(sync, sizeof sync, "codec: \"%s\", tune: auto", name);
+        parse_job(sync, &j);
+        o = agent_job_to_json(&j);
+        OK(agent_job_from_json(o, &j));
+        json_decref(o);
+        assert_int_equal(agent_tune_config(&j).finest, level);
     }
 }
 

@@ -316,10 +316,57 @@ static void test_updates_that_fit(void **state) {
     assert_true(p.tensor == 96 * 32 && p.fragment == p.trainable / 2);
 }
 
+// Advice for jobs that depart from a measured recipe; none for the recipes, and none for jobs that
+// nothing was measured with.
+static void test_advice(void **state) {
+    (void)state;
+    static const char adamw[] = "long intervals cost AdamW much", sparse[] = "optim.beta1 is 0.8",
+                      dense[] = "Muon loses less with a dense", outer[] = "without an outer";
+#define ADAMW                                                                                      \
+    "optim.beta1=0.8", "optim.warmup=120", "sync.outer.lr=1.414", "sync.codec=topk:128/4096",      \
+        "sync.interval=3"
+#define MUON "optim.name=muon", "optim.warmup=40", "sync.codec=int2", "sync.interval=16"
+#define RARE "sync.codec=int4", "sync.interval=30"
+    static const struct {
+        const char *expect, *sets[9];
+    } rows[] = {
+        {NULL, {ADAMW}},
+        {NULL, {MUON}},
+        {NULL, {ADAMW, "optim.beta1=0", "sync.outer.momentum=0.8", "sync.outer.lr=1"}},
+        {sparse, {ADAMW, "optim.beta1=0.9"}},
+        {sparse, {ADAMW, "optim.warmup=40"}},
+        {sparse, {ADAMW, "sync.outer.lr=1"}},
+        {sparse, {ADAMW, "sync.outer.momentum=0.5"}},
+        {NULL, {ADAMW, "sync.codec=int8"}}, // no loss, only more bytes
+        {NULL, {ADAMW, "sync.interval=6"}},
+        {adamw, {ADAMW, "sync.interval=8"}},
+        {adamw, {RARE}},
+        {dense, {MUON, "sync.codec=topk:128/4096", "sync.interval=3"}},
+        {NULL, {MUON, "sync.codec=topk:64/4096", "sync.interval=30"}}, // far fewer bytes
+        {outer, {MUON, "sync.outer.momentum=0.6"}},
+        {outer, {MUON, "sync.outer.lr=1.414"}},
+        {NULL, {RARE, "trainable=bitfit"}},
+        {NULL, {RARE, "trainable.freeze=[embeddings]"}},
+        {NULL, {RARE, "init_from=there.safetensors"}},
+        {NULL, {RARE, "steps=100"}},
+        {NULL, {RARE, "sync.scheme=synchronous"}},
+        {NULL, {RARE, "sync.interval=auto"}},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const char *sets[10] = {"steps=1500"};
+        memcpy(sets + 1, rows[i].sets, sizeof rows[i].sets);
+        struct agent_job j = job_with(sets);
+        const char *text = agent_plan_advice(&j);
+        if (!text != !rows[i].expect || (text && !strstr(text, rows[i].expect)))
+            fail_msg("row %zu: %s", i, text ? text : "no advice");
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_counts),    cmocka_unit_test(test_fragments),
         cmocka_unit_test(test_bytes),     cmocka_unit_test(test_bytes_are_written),
-        cmocka_unit_test(test_receivers), cmocka_unit_test(test_updates_that_fit)};
+        cmocka_unit_test(test_receivers), cmocka_unit_test(test_updates_that_fit),
+        cmocka_unit_test(test_advice)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // agent/planner: the values that the plan chose are written into the job, and no others.
 #include "agent/base/log.h"
+#include "agent/job/tune.h"
 #include "agent/plan/planner.h"
 #include "tests/unit/cost_fixture.h"
 
@@ -166,14 +167,12 @@ static void test_within_limits_of_job(void **state) {
     static struct agent_job j; // large
     static struct agent_site sites[AGENT_CLUSTERS_MAX];
     static struct agent_planner p;
-    static const char *const names[] = {"bf16", "int8",          "int4",          "int3",
-                                        "int2", "topk:512/4096", "topk:256/4096", "topk:64/4096"};
-    static const double errors[] = {0.001, 0.01, 0.15, 0.25, 0.4, 0.7, 0.84, 0.94};
     static const char text[] =
         "job: j\nsteps: 1000\n"
         "model: {vocab: 512, n_layers: 4, d_model: 64, n_heads: 8, n_kv_heads: 4, d_ff: 160}\n"
         "data: {corpus: c, seq_len: 32, batch: 1, accumulate: 8}\noptim: {lr: 1e-3}\n"
-        "sync: {codec: auto, interval: auto, overlap: auto, tune: auto}\n"
+        "sync: {codec: auto, interval: auto, overlap: auto,\n"
+        "       tune: {mode: auto, finest: int4, coarsest: int2}}\n"
         "clusters: [{name: a}, {name: b}]\n";
     const uint32_t all = AGENT_AUTO_INTERVAL | AGENT_AUTO_OVERLAP | AGENT_AUTO_CODEC;
     const struct agent_wan fast = {10e9, 1e-4, 0}, far = {1e9, 2, 0};
@@ -182,21 +181,22 @@ static void test_within_limits_of_job(void **state) {
         sites[i] = (struct agent_site){.share = 1};
         sites[i].profile.rates = even_host(1e9);
         for (int k = 0; cmp_variant(k, CMP_PLANNED); k++) {
+            const struct cmp_variant *v = cmp_variant(k, CMP_PLANNED);
             struct inter_wan_codec *c = &sites[i].profile.codecs[k];
-            snprintf(c->name, sizeof c->name, "%s", names[k]);
-            c->density = k < 5 ? 1 : 1.0 / 64;
-            c->rel_error = errors[k];
+            snprintf(c->name, sizeof c->name, "%s", v->name);
+            c->density = v->density;
+            c->rel_error = v->error;
             c->at[INTER_WAN_HOST] = (struct inter_wan_rates){1e9, 1e9, 1e9};
         }
     }
     assert_int_equal(agent_planner_run(&j, 0, sites, &fast, all, &p), NEB_OK);
-    assert_string_equal(p.codecs[p.wan.codec].name, "int4"); // the finest codec of sync.tune
+    assert_true(agent_tune_admits(&j.sync.tune, p.codecs[p.wan.codec].name));
     agent_planner_apply(&p, all, &j);
     assert_int_equal(agent_job_validate(&j, "job.yaml"), NEB_OK);
     j.sync.tune.mode = AGENT_TUNE_FIXED;
     assert_int_equal(agent_planner_run(&j, 0, sites, &fast, all, &p), NEB_OK);
-    assert_true(p.wan.codec < 2 &&
-                !p.tuning.possible); // finer than sync.tune: auto could begin with
+    // sync.tune: auto could not begin with this codec
+    assert_true(p.codecs[p.wan.codec].density < 1 && !p.tuning.possible);
     assert_int_equal(agent_planner_run(&j, 0, sites, &far, all, &p), NEB_OK);
     assert_true(p.wan.overlap >= 10);
     j.sync.early_steps = 100;

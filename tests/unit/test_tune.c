@@ -413,15 +413,15 @@ static void test_slow_members_make_fewer_steps(void **state) {
 // failed trial makes the next one cheaper and rarer.
 static void test_trials(void **state) {
     (void)state;
-    struct loop l = start(11);
-    l.rtt_s = 0.15;
-    l.c.overlap = false; // 1 s, with 0.4 s left for bytes
+    struct loop l = start(9.5);
+    l.rtt_s = 0.18;
+    l.c.overlap = false; // 1 s, with 0.28 s left for bytes
     uint64_t done = 0;
     for (int r = 0; r < 10; r++, done += 30)
-        play(&l, 11, done);
+        play(&l, 9.5, done);
     int others = 0;
     for (int r = 0; r < 400; r++, done += 30) {
-        play(&l, 11, done);
+        play(&l, 9.5, done);
         others += l.next[0].codec != LEVEL("topk:64/4096");
     }
     assert_in_range(others, 1, 40);
@@ -459,11 +459,63 @@ static void test_one_low_reading(void **state) {
     assert_int_equal(t.plan.reason, INTER_REASON_TRIAL);
 }
 
+// The measured recipe of AdamW: topk:128/4096 every 3 steps, for 1,500 steps. The controller keeps
+// the codec on a good link, until the last step, and where only round trips are long. On a slow
+// link it takes a coarser codec, and comes back.
+static void test_sparse_recipe(void **state) {
+    (void)state;
+    struct inter_tune_config c = config();
+    const uint8_t job = LEVEL("topk:128/4096"), coarse = LEVEL("topk:64/4096");
+    c.finest = c.first = job;
+    c.start_interval = 3;
+    c.start_overlap = c.overlap_max = 1;
+    c.steps = 1500;
+    const struct {
+        double mbit, rtt_ms;
+        uint64_t from, to; // steps
+        uint8_t codec;     // at the end
+    } parts[] = {
+        {1000, 5, 0, 1500, job},                               // good
+        {100, 400, 0, 1500, job},                              // far away: no codec is in time
+        {1000, 5, 0, 300, job},    {1.5, 5, 300, 600, coarse}, // becomes slow
+        {1000, 5, 600, 1500, job},
+    };
+    struct inter_tuner t = {.plan = {0}};
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        if (!parts[i].from)
+            t = (struct inter_tuner){.plan = {0}};
+        for (uint64_t done = parts[i].from; done < parts[i].to; done += 3) {
+            struct inter_measure m = measure(parts[i].mbit, parts[i].rtt_ms, 0.2);
+            m.codec = t.plan.interval ? t.plan.codec : job;
+            (void)inter_tune(
+                &t, &c,
+                &(struct inter_tune_update){.measure = m,
+                                            .bytes = (uint32_t)(42000 * bits(m.codec) / bits(job)),
+                                            .steps_done = done});
+            if (parts[i].codec == job && done > parts[i].from + 30 && t.plan.codec != job)
+                fail_msg("part %zu, step %d: codec %s, %s", i, (int)done,
+                         cmp_level(t.plan.codec)->name, inter_reason_text(t.plan.reason));
+        }
+        assert_int_equal(t.plan.codec, parts[i].codec);
+        assert_int_equal(t.plan.interval, 3);
+    }
+    // Few rounds are left, but the job's own codec with a larger τ is still a plan that fits.
+    t = (struct inter_tuner){.plan = {0}};
+    c.overlap_max = 2;
+    struct inter_tune_update late = {
+        .measure = measure(100, 60, 0.2), .bytes = 42000, .steps_done = 1400};
+    late.measure.codec = job;
+    (void)inter_tune(&t, &c, &late);
+    assert_true(t.plan.codec == job && t.plan.overlap == 2);
+    assert_int_equal(t.plan.reason, INTER_REASON_LATE);
+}
+
 static void test_names(void **state) {
     (void)state;
     // The numbers in records and checkpoints.
-    static const char *const numbers[] = {NULL,   "int8",          "int4",          "int3",
-                                          "int2", "topk:512/4096", "topk:256/4096", "topk:64/4096"};
+    static const char *const numbers[] = {
+        NULL,           "int8",         "int4", "int3", "int2", "topk:512/4096", "topk:256/4096",
+        "topk:64/4096", "topk:128/4096"};
     for (uint8_t i = 1; i < sizeof numbers / sizeof *numbers; i++)
         assert_string_equal(cmp_level(cmp_level_numbered(i))->name, numbers[i]);
     for (int level = 1; cmp_level(level); level++) {
@@ -493,6 +545,7 @@ int main(void) {
                                        cmocka_unit_test(test_sizes_unlike_the_table),
                                        cmocka_unit_test(test_trials),
                                        cmocka_unit_test(test_one_low_reading),
+                                       cmocka_unit_test(test_sparse_recipe),
                                        cmocka_unit_test(test_names)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -187,12 +187,109 @@ static void test_schemes_rank_as_measured(void **state) {
     assert_true(inter_wan_choose(&p, &l, c, 5, &any, &y) && y.interval >= 15);
 }
 
+// The planner's codecs with bits and errors of a profile.
+enum { INT8, INT4, INT2, TOPK1024, TOPK512, TOPK128, TOPK64, FP32, KNOWN };
+static const struct inter_wan_codec known[KNOWN] = {
+    [INT8] = {"int8", 7.5, 0.007, 1, false, EVEN},
+    [INT4] = {"int4", 3.0, 0.157, 1, false, EVEN},
+    [INT2] = {"int2", 1.6, 0.448, 1, false, EVEN},
+    [TOPK1024] = {"topk:1024/4096", 1.2, 0.53, 0.25, true, EVEN},
+    [TOPK512] = {"topk:512/4096", 0.73, 0.71, 0.125, false, EVEN},
+    [TOPK128] = {"topk:128/4096", 0.24, 0.88, 1.0 / 32, false, EVEN},
+    [TOPK64] = {"topk:64/4096", 0.137, 0.94, 1.0 / 64, false, EVEN},
+    [FP32] = {"fp32", 32, 0, 1, true, EVEN}};
+
+// The known cost of a scheme agrees with the runs that it comes from (configs/COMPARE.md), in nats.
+static void test_known_loss(void **state) {
+    (void)state;
+    static const struct {
+        bool muon;
+        int32_t codec, interval, overlap;
+        int64_t steps;
+        double measured;
+    } runs[] = {
+        {false, TOPK128, 3, 0, 1500, -0.011}, {false, TOPK128, 3, 1, 500, 0.005},
+        {false, TOPK64, 6, 0, 1500, 0.071},   {false, TOPK512, 8, 0, 1500, 0.077},
+        {false, INT2, 16, 0, 1500, 0.118},    {false, INT4, 34, 0, 1500, 0.168},
+        {true, FP32, 3, 0, 1500, 0.012},      {true, INT2, 16, 0, 1500, 0.048},
+        {true, INT2, 50, 0, 1500, 0.117},     {true, TOPK128, 3, 0, 1500, 0.057},
+        {true, FP32, 3, 0, 500, 0.007},       {true, FP32, 15, 0, 500, 0.055},
+        {true, INT2, 15, 0, 500, 0.062},      {true, TOPK1024, 13, 0, 500, 0.068},
+        {true, TOPK512, 8, 0, 500, 0.077},    {true, TOPK128, 3, 0, 500, 0.100},
+    };
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        struct inter_wan_choice c = choice(0, -1, -1, runs[i].steps, true);
+        c.muon = runs[i].muon;
+        double loss = inter_wan_loss(&known[runs[i].codec], &c, runs[i].interval, runs[i].overlap);
+        if (fabs(loss - runs[i].measured) > 0.02)
+            fail_msg("%s, %s every %d: %g, not %g", c.muon ? "Muon" : "AdamW",
+                     known[runs[i].codec].name, runs[i].interval, loss, runs[i].measured);
+    }
+    // 0.68 nats are three times the steps. A larger model pays less, but never nothing.
+    near(inter_wan_slower(0.68, 1.3e6), 3, 0.01, "nats as time");
+    assert_true(inter_wan_slower(0.1, 35e6) < 0.4 * inter_wan_slower(0.1, 1.3e6) + 0.6);
+    assert_true(inter_wan_slower(0.1, 1e12) > 1.03);
+}
+
+// What a person who knows the table would choose for a path, a model and its steps.
+static void test_path_to_plan(void **state) {
+    (void)state;
+    enum { DENSE = 1 << INT8 | 1 << INT4 | 1 << INT2, SPARSE = 1 << TOPK128 | 1 << TOPK64 };
+    static const struct {
+        const char *what;
+        bool muon;
+        double mbit, rtt_ms, params, step_s;
+        int codecs;          // those that are right; -1: any
+        int32_t least, most; // H
+    } rows[] = {
+        // AdamW: sparse and frequent, as long as an exchange hides behind a step or two.
+        {"a good link", false, 1000, 20, 1.3e6, 0.5, SPARSE, 2, 4},
+        {"a good link, short steps", false, 1000, 20, 1.3e6, 0.06, SPARSE, 2, 5},
+        {"long round trips", false, 20, 150, 1.3e6, 0.5, SPARSE, 2, 4},
+        {"a slow link", false, 2, 200, 1.3e6, 0.5, SPARSE, 2, 4},
+        {"124M", false, 100, 80, 124e6, 0.5, SPARSE, 4, 16},
+        // A round trip of several steps leaves only long intervals.
+        {"round trips of ten steps", false, 20, 150, 1.3e6, 0.06, -1, 16, 50},
+        // Muon: dense; H from what the link carries and hides.
+        {"a good link", true, 1000, 20, 1.3e6, 0.5, DENSE, 2, 4},
+        {"a slow link", true, 2, 200, 1.3e6, 0.5, 1 << INT2, 10, 20},
+        {"round trips of five steps", true, 100, 80, 1.3e6, 0.06, 1 << INT2, 16, 30},
+        {"124M", true, 1000, 20, 124e6, 0.5, DENSE, 10, 20},
+        {"124M", true, 100, 80, 124e6, 0.5, 1 << INT2, 12, 30},
+        {"8B", true, 1000, 20, 8e9, 5, DENSE, 20, 75},
+        {"8B", true, 100, 80, 8e9, 5, 1 << INT2, 50, 100},
+        // Where int2 would need an interval of hundreds of steps, sparse costs less.
+        {"124M", true, 20, 150, 124e6, 0.5, SPARSE, 10, 30},
+        {"8B", true, 20, 150, 8e9, 5, SPARSE, 30, 75},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct inter_wan_path p = {.bits_s = rows[i].mbit * 1e6,
+                                   .rtt_s = rows[i].rtt_ms * 1e-3,
+                                   .sync_s = 1e-3,
+                                   .members = 2,
+                                   .connections = 2};
+        struct inter_wan_work each[KNOWN];
+        for (int k = 0; k < KNOWN; k++) // an owner's device, or some processors
+            each[k] = (struct inter_wan_work){rows[i].params / 5e9, rows[i].params / 2e9};
+        struct inter_wan_load l = {
+            .params = rows[i].params, .step_s = rows[i].step_s, .fragments = 1, .work = each};
+        struct inter_wan_choice c = choice(0, -1, -1, rows[i].params > 1e7 ? 20000 : 1500, true);
+        struct inter_wan_plan x;
+        c.muon = rows[i].muon;
+        bool carried = inter_wan_choose(&p, &l, known, KNOWN, &c, &x);
+        if (!carried || !(rows[i].codecs & 1 << x.codec) || x.interval < rows[i].least ||
+            x.interval > rows[i].most || x.stall_s > 0.05 * x.interval * l.step_s)
+            fail_msg("%s, %s, %g Mbit/s, %g ms: %s every %d, merged %d later",
+                     c.muon ? "Muon" : "AdamW", rows[i].what, rows[i].mbit, rows[i].rtt_ms,
+                     known[x.codec].name, x.interval, x.overlap);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exchange),
-        cmocka_unit_test(test_wan_choice),
-        cmocka_unit_test(test_bounds),
-        cmocka_unit_test(test_schemes_rank_as_measured),
+        cmocka_unit_test(test_known_loss), cmocka_unit_test(test_path_to_plan),
+        cmocka_unit_test(test_exchange),   cmocka_unit_test(test_wan_choice),
+        cmocka_unit_test(test_bounds),     cmocka_unit_test(test_schemes_rank_as_measured),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
