@@ -16,28 +16,26 @@ static const double FRAMING = 1.06;   // TCP, IP, ZMTP, CURVE and chunk headers 
 static const double FULL = 0.94;      // share of a link's rate that a transfer gets
 static const double LOSS_CONST = 2.4; // of CUBIC
 
-// Held-out loss that a scheme costs against synchronous training with the same optimiser: 1.3
-// million parameters, two clusters, nats per token. Fitted to the runs in configs/COMPARE.md; each
-// optimiser at its best recipe there (AdamW: beta1 0.8, sync.outer.lr 1.414; Muon: 1).
+// Held-out loss that a scheme costs against synchronous training with the same optimiser, in nats
+// per token, fitted to the runs that tests/unit/test_wan_cost.c lists. Each optimiser has its best
+// recipe (AdamW: beta1 0.8, sync.outer.lr 1.414; Muon: sync.outer.lr 1).
 static const struct known {
     double free, knee, doubling; // of H: doubling * log2(1 + (H - free) / knee); up to free: 0
     double error;                // dense codec: times its squared relative error
     double halving;              // sparse codec: times log2(1 / density)
-    double shortage;             // sparse codec: times (10 / (rounds * density) - 1), if positive
+    double shortage; // sparse codec: times (ENOUGH / (rounds * density) - 1), if positive
 } adamw = {3, 4, 0.05, 0.01, 0, 0.02}, muon = {1, 20, 0.06, 0.023, 0.009, 0.045};
-static const double ENOUGH = 10,
-                    // Without sync.anticipate, times the squared error: topk:512/4096 every 8.
-    WAITING = 0.05,
-                    // A merge up to a third of H late costs nothing. Beyond is a judgement.
-    LATE_FREE = 1.0 / 3, LATE = 0.06;
-// Three times as many steps (500 to 1,500) take 0.68 nats off.
+static const double ENOUGH = 10;
+static const double WAITING = 0.05; // without sync.anticipate: times the squared relative error
+// Merges late by a part of H were measured up to a third, without loss. Beyond is a judgement.
+static const double LATE_FREE = 1.0 / 3, LATE = 0.06;
+// From synchronous AdamW with 500 and with 1,500 steps: log(3) for the difference of their losses.
 static const double NATS_PER_E_FOLD = 0.62;
-// A larger model pays a smaller part of the time: 25 % at 1.3M (here, H 34), 6 % at 35M, 2 % at
-// 550M (M = 2, H 30, dense, in arXiv 2503.09799). No part below a fifth is assumed, because sparse
-// updates and longer intervals are not measured there.
+// The part of its time that a gap costs falls with the size of a model (M = 2, H 30, dense, in
+// arXiv 2503.09799). It never falls below SIZE_LEAST, because sparse updates and longer intervals
+// were not measured there.
 static const double SIZE = 1.3e6, SIZE_POWER = 0.4, SIZE_LEAST = 0.2;
-// Losses that the runs cannot tell apart. Among such plans the one with the fewest bytes is chosen.
-static const double ALIKE = 0.005;
+static const double ALIKE = 0.005; // nats that the runs cannot tell apart
 static const double BUSY_MAX = 0.9;
 
 double inter_wan_goodput(const struct inter_wan_path *p) {

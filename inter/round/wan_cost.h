@@ -88,8 +88,7 @@ struct inter_wan_choice {
     int32_t interval_above, interval_most, overlap_below;
 };
 // What a scheme is known to cost in held-out loss, in nats per token, against synchronous training
-// with the same optimiser at equal steps: 1.3 million parameters, two clusters (the table is in
-// wan_cost.c, its runs in configs/COMPARE.md).
+// with the same optimiser at equal steps: 1.3 million parameters, two clusters.
 double inter_wan_loss(const struct inter_wan_codec *codec, const struct inter_wan_choice *c,
                       int32_t interval, int32_t overlap);
 // The same as a factor on the time to a given loss, for a model of this size: e^(loss / 0.62) for
