@@ -8,6 +8,7 @@
 #include "inter/outer/state.h"
 #include "inter/record/robust.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -217,13 +218,17 @@ static float *sum_known(const struct inter_outer *o, const struct outer_slot *s,
     return o->c.sum ? s->acc : NULL;
 }
 
+// In ordinary rounds Δ moves θ by η/(1 − μ) in all. After an absence the clusters' steps point less
+// in one direction, and that would be too far; η is too short.
+static float merge_rate(const struct inter_outer_round *r) { return r->eta / sqrtf(1 - r->mu); }
+
 // Second pass, which fails only if the device fails.
 static enum neb_status settle_unit(void *arg, struct outer_slot *s) {
     const struct outer_apply *j = arg;
     const struct inter_outer *o = j->o;
     struct kern *K = o->now.K;
     const struct kern_ops *ops = K->ops;
-    const bool merge = j->r->merge, noted = j->g->in_flight;
+    const bool noted = j->g->in_flight;
     const struct outer_arrays m =
         outer_in(o, s, OUTER_THETA | OUTER_V | OUTER_U | (noted ? OUTER_SENT : 0));
     size_t strip = o->device ? s->n : s->strip;
@@ -233,12 +238,11 @@ static enum neb_status settle_unit(void *arg, struct outer_slot *s) {
         if (!noted) // no update in flight: progress counts from θ
             ops->copy(K, m.sent + at, m.theta + at, bytes);
         take_parts(j, s, at, n, sum ? NULL : acc, m.u);
-        if (merge)
-            ops->zero(K, m.v + at, bytes);
-        ops->exact_outer_step(K, m.theta + at, m.v + at, sum ? sum : acc, merge ? 1 : j->r->eta,
-                              merge ? 0 : j->r->mu, n);
-        if (merge)
-            ops->zero(K, m.v + at, bytes);
+        if (j->r->merge)
+            ops->exact_add_scaled(K, m.theta + at, sum ? sum : acc, -merge_rate(j->r), n);
+        else
+            ops->exact_outer_step(K, m.theta + at, m.v + at, sum ? sum : acc, j->r->eta, j->r->mu,
+                                  n);
         outer_merge(o, j->g, s, &m, at, n);
         outer_digest(o, s, &m, at, n);
     }

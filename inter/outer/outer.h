@@ -174,7 +174,7 @@ struct inter_outer_round {
     const struct inter_outer_part *parts;
     size_t n;
     float eta, mu;
-    bool merge; // merge round: η 1, μ 0, v 0
+    bool merge; // merge round: θ = θ − η/√(1 − μ)·Δ, and v stays
     // Last round of the fragment: inter_outer_finish follows. For callers; inter_outer_apply
     // ignores it.
     bool last;

@@ -149,7 +149,7 @@ struct inter_promise {
 // Of one record: enough for five terms of nine voters. Older promises are left out.
 enum { INTER_PROMISES_MAX = 48 };
 
-enum { INTER_MERGE = 1 }; // record flag: merge round (η 1, μ 0, v 0)
+enum { INTER_MERGE = 1 }; // record flag: merge round (inter/outer/outer.h)
 
 // A commit record. Without accepts it is a proposal. With the accepts of a majority it proves
 // itself to anyone who has the keys. Its value is everything except term, leader, signature,

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # nebula-clusters, all clusters of a job in one process, has the losses of the product: with rounds
 # in flight and fragments, with Muon, and in a synchronous run with an outer step. It continues from
-# its state bit for bit. The product's synchronous outer step survives a stop.
+# its state bit for bit, and has a cluster that is absent. The product's synchronous outer step survives a stop.
 . "$(dirname "$0")/lib.sh"
 program=$BUILD/nebula-clusters
 make_corpus
@@ -41,6 +41,19 @@ for scheme in federated synchronous; do
     [[ $(jq -c 'del(.train_loss)' <<<"$rest") == "$(jq -c 'del(.train_loss)' <<<"$whole")" ]] ||
         fail "a continued run differs: $rest, $whole"
 done
+
+# An absence of ten intervals: two clusters make one round after it, three go on without the last.
+options=(--set sync.interval=2 --set sync.codec=topk:64/4096)
+cp "$T/job.yaml" "$T/job3.yaml"
+clusters "$T/job3.yaml" a b c
+for n in '' 3; do
+    whole=$("$program" "$T/job$n.yaml" "${options[@]}") || fail "clusters: ${n:-2}"
+    cut=$("$program" "$T/job$n.yaml" "${options[@]}" --absent 20:40) || fail "--absent: ${n:-2}"
+    [[ $(jq .rounds <<<"$whole") == 30 && $(jq .rounds <<<"$cut") == $((n ? 30 : 20)) &&
+        $(loss "$cut") != $(loss "$whole") ]] || fail "--absent: $cut, without: $whole"
+done
+! "$program" "$T/job.yaml" "${options[@]}" --absent 20:28 2>"$T/short.log" ||
+    fail "an absence without a merge round"
 
 # The product stops and continues between two outer steps.
 sed -i 's/every_steps: 20/every_steps: 7/' "$T/job.yaml"

@@ -10,6 +10,11 @@
 //     --threads N           1
 //     --state FILE          saves its state here every 250 steps, and continues from it
 //     --stop-at N           saves, and ends at this step (tests)
+//     --absent FROM:TO      the link of the last cluster is down from step FROM to step TO
+//
+// In an absence all clusters train on. Three or more go on with rounds without the last one, which
+// applies their commits at step TO. Two cannot: they merge at step TO. The absence must be longer
+// than sync.merge_after intervals, and the job must have one fragment.
 //
 // sync.scheme: synchronous takes the batches of all clusters in every step and makes the outer step
 // on what it learned, every sync.interval steps.
@@ -19,6 +24,7 @@
 #include "agent/job/model.h"
 #include "agent/train/tensors.h"
 #include "agent/train/worker.h"
+#include "inter/record/weights.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -26,6 +32,11 @@
 #include <string.h>
 
 enum { SAVE_EVERY = 250 };
+
+struct commit { // of an absence
+    struct inter_outer_part parts[INTER_PARTS_MAX];
+    size_t n;
+};
 
 struct member {
     struct intra_trainer *t;
@@ -56,10 +67,27 @@ struct run {
     uint64_t payload_bytes, rounds; // bytes of one cluster
     double loss;                    // of the last step, smoothed
     const char *state;
+    int64_t absent_from, absent_to; // steps; both 0: no absence
+    int senders;                    // the first members: the round in flight has their updates
+    bool merges;                    // it is a merge round
+    struct inter_absence absences[NEB_MEMBERS_MAX];
+    struct commit *commits; // (n_commits) for the last member
+    size_t n_commits;
 };
 
 static bool synchronous(const struct run *r) {
     return r->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS;
+}
+
+static bool cut(const struct run *r) { // the link of the last member is down
+    return r->step >= r->absent_from && r->step < r->absent_to;
+}
+
+static uint32_t missed(const struct run *r) { // intervals of the absence
+    uint32_t n = 0;
+    for (int64_t step = r->absent_from; step < r->absent_to; step++)
+        n += agent_schedule_due(&r->schedule, 0, step);
+    return n;
 }
 
 // ---- set-up -------------------------------------------------------------------------------------
@@ -137,6 +165,12 @@ static enum neb_status set_up(struct run *r, int threads) {
     r->schedule = agent_schedule_of(j);
     r->schedule.overlap = synchronous(r) ? 0 : r->schedule.overlap;
     r->loss = NAN;
+    if (r->absent_to && (r->n < 2 || r->fragments > 1 || r->absent_to > j->steps ||
+                         missed(r) <= (uint32_t)j->sync.merge_after))
+        return neb_fail(NEB_ERR_INVALID,
+                        "--absent: an absence ends at step %lld at the latest, misses more than "
+                        "%d intervals, and needs two clusters and one fragment",
+                        (long long)j->steps, j->sync.merge_after);
     NEB_TRY(kern_cpu_create(threads, &r->K));
     NEB_TRY(intra_corpus_open(agent_job_corpus(j, 0), false, &r->corpus));
     NEB_TRY(cmp_codec_parse(synchronous(r) ? "fp32" : j->sync.codec, &r->codec));
@@ -178,19 +212,30 @@ static const uint64_t *row_counts(void *user, int32_t unit) {
     return m->row_counts;
 }
 
+static enum neb_status send_one(struct run *r, struct member *m, int32_t f, bool merges) {
+    struct kept *k = &m->kept[f];
+    struct source s = {r, m, f};
+    struct cmp_codec codec = r->codec;
+    if (merges && cmp_codec_coarse(&codec)) // as in agent/exchange/fragments.c
+        NEB_TRY(cmp_codec_parse("int8", &codec));
+    NEB_TRY(worker_tensors_counts(&m->tensors, m->counters));
+    neb_buf_clear(&k->blob);
+    NEB_TRY(inter_outer_encode(m->outer, f, &codec, row_counts, &s, &k->blob));
+    memcpy(k->sent, m->counters, 2 * (size_t)m->t->c.model.vocab * sizeof *k->sent);
+    k->tokens_sent = m->tokens;
+    return NEB_OK;
+}
+
 static enum neb_status send(struct run *r, int32_t f) {
     struct agent_fragment *g = &r->frags[f];
-    for (int i = 0; i < r->n; i++) {
-        struct member *m = &r->members[i];
-        struct kept *k = &m->kept[f];
-        struct source s = {r, m, f};
-        NEB_TRY(worker_tensors_counts(&m->tensors, m->counters));
-        neb_buf_clear(&k->blob);
-        NEB_TRY(inter_outer_encode(m->outer, f, &r->codec, row_counts, &s, &k->blob));
-        memcpy(k->sent, m->counters, 2 * (size_t)m->t->c.model.vocab * sizeof *k->sent);
-        k->tokens_sent = m->tokens;
-        r->payload_bytes += i ? 0 : k->blob.len;
+    bool first = r->step >= r->absent_to && g->committed_step < r->absent_to;
+    r->senders = r->n - cut(r);
+    r->merges = first && missed(r) > (uint32_t)r->job.sync.merge_after;
+    for (int i = 0; i < r->senders; i++) {
+        bool absent = r->n == 2 || i == r->n - 1; // of two, neither could commit
+        NEB_TRY(send_one(r, &r->members[i], f, r->merges && absent));
     }
+    r->payload_bytes += r->members[0].kept[f].blob.len;
     g->in_flight = g->arrived = true;
     g->send_step = r->step;
     g->merge_step = r->step + r->schedule.overlap;
@@ -198,34 +243,90 @@ static enum neb_status send(struct run *r, int32_t f) {
     return NEB_OK;
 }
 
+// The parts of a round by the weights of its record.
+static void weigh(struct run *r, int32_t f, struct inter_outer_part *parts) {
+    struct inter_record record = {.round = r->frags[f].round,
+                                  .flags = r->merges ? INTER_MERGE : 0,
+                                  .n = (uint8_t)r->senders,
+                                  .n_plans = (uint8_t)r->n};
+    for (int i = 0; i < r->senders; i++) {
+        const struct kept *k = &r->members[i].kept[f];
+        record.entries[i] = (struct inter_entry){
+            .member = (uint8_t)i, .verdict = INTER_ACCEPTED, .tokens = k->tokens_sent - k->tokens};
+    }
+    inter_weights_fill(&record, r->absences);
+    memcpy(r->absences, record.absences, sizeof r->absences);
+    for (int i = 0; i < r->senders; i++)
+        parts[i] = (struct inter_outer_part){.blob = r->members[i].kept[f].blob.p,
+                                             .len = r->members[i].kept[f].blob.len,
+                                             .tokens = record.entries[i].tokens,
+                                             .weight = record.entries[i].weight,
+                                             .clip = 1};
+}
+
+static enum neb_status keep_commit(struct run *r, const struct inter_outer_part *parts) {
+    struct commit *more = realloc(r->commits, (r->n_commits + 1) * sizeof *more);
+    if (!more)
+        return NEB_ERR_NOMEM;
+    r->commits = more;
+    struct commit *c = &more[r->n_commits++];
+    *c = (struct commit){.n = (size_t)r->senders};
+    for (size_t p = 0; p < c->n; p++) {
+        uint8_t *copy = malloc(parts[p].len + 1);
+        if (!copy)
+            return NEB_ERR_NOMEM;
+        memcpy(copy, parts[p].blob, parts[p].len);
+        c->parts[p] = parts[p];
+        c->parts[p].blob = copy;
+    }
+    return NEB_OK;
+}
+
+static enum neb_status apply(struct run *r, int32_t f, int member, struct inter_outer_part *parts,
+                             size_t n, struct kern_digest *digest) {
+    const struct inter_outer_round round = {.parts = parts,
+                                            .n = n,
+                                            .eta = agent_job_fragment_eta(&r->job, f),
+                                            .mu = agent_job_fragment_mu(&r->job, f),
+                                            .merge = r->merges};
+    for (size_t p = 0; p < n; p++)
+        parts[p].mine = (int)p == member;
+    return inter_outer_apply(r->members[member].outer, f, &round, digest);
+}
+
+static enum neb_status catch_up(struct run *r) {
+    struct kern_digest d;
+    r->merges = false;
+    for (size_t k = 0; k < r->n_commits; k++) {
+        NEB_TRY(apply(r, 0, r->n - 1, r->commits[k].parts, r->commits[k].n, &d));
+        for (size_t p = 0; p < r->commits[k].n; p++)
+            free((void *)r->commits[k].parts[p].blob);
+    }
+    r->n_commits = 0;
+    return NEB_OK;
+}
+
 static enum neb_status merge(struct run *r, int32_t f) {
     struct agent_fragment *g = &r->frags[f];
     struct inter_outer_part parts[INTER_PARTS_MAX];
-    const struct inter_outer_round round = {.parts = parts,
-                                            .n = (size_t)r->n,
-                                            .eta = agent_job_fragment_eta(&r->job, f),
-                                            .mu = agent_job_fragment_mu(&r->job, f),
-                                            .last = g->sent_final};
     struct kern_digest first = {0}, d;
+    int senders = r->senders;
+    weigh(r, f, parts);
     for (int i = 0; i < r->n; i++) {
-        for (int p = 0; p < r->n; p++) {
-            const struct kept *k = &r->members[p].kept[f];
-            parts[p] = (struct inter_outer_part){.blob = k->blob.p,
-                                                 .len = k->blob.len,
-                                                 .tokens = k->tokens_sent - k->tokens,
-                                                 .clip = 1,
-                                                 .mine = p == i};
+        struct kept *k = &r->members[i].kept[f];
+        if (i >= senders && cut(r)) {
+            NEB_TRY(keep_commit(r, parts));
+            continue;
         }
-        NEB_TRY(inter_outer_apply(r->members[i].outer, f, &round, &d));
+        NEB_TRY(apply(r, f, i, parts, (size_t)senders, &d));
         first = i ? first : d;
         if (memcmp(&first, &d, sizeof d) != 0)
             return neb_fail(NEB_ERR_STATE, "step %lld: the clusters' parameters differ",
                             (long long)r->step);
         if (g->sent_final)
             inter_outer_finish(r->members[i].outer, f);
-    }
-    for (int i = 0; i < r->n; i++) {
-        struct kept *k = &r->members[i].kept[f];
+        if (i >= senders)
+            continue;
         k->tokens = k->tokens_sent;
         memcpy(k->base, k->sent, 2 * (size_t)r->members[i].t->c.model.vocab * sizeof *k->base);
     }
@@ -239,13 +340,18 @@ static enum neb_status merge(struct run *r, int32_t f) {
 }
 
 static enum neb_status exchange(struct run *r) {
+    if (r->absent_to && r->step == r->absent_to) {
+        NEB_TRY(catch_up(r));
+        if (r->n == 2) // both send again as soon as they see each other
+            NEB_TRY(send(r, 0));
+    }
     for (bool changed = true; changed;) {
         changed = false;
         for (int32_t f = 0; f < r->fragments; f++)
             for (bool more = true; more;) {
                 enum agent_decision d =
                     agent_schedule_decide(&r->schedule, r->frags, f, r->step, true, r->step);
-                more = d == AGENT_SEND || d == AGENT_MERGE;
+                more = d == AGENT_MERGE || (d == AGENT_SEND && (r->n > 2 || !cut(r)));
                 changed = changed || more;
                 if (more)
                     NEB_TRY(d == AGENT_SEND ? send(r, f) : merge(r, f));
@@ -374,6 +480,8 @@ static enum neb_status load_all(struct run *r) {
 }
 
 static bool quiet(const struct run *r) {
+    if (r->n_commits)
+        return false;
     for (int32_t f = 0; f < r->fragments; f++)
         if (r->frags[f].in_flight)
             return false;
@@ -463,6 +571,7 @@ static void destroy(struct run *r) {
         free(m->counters);
         free(m->row_counts);
     }
+    free(r->commits);
     free(r->members);
     free(r->fragment);
     free(r->tokens);
@@ -475,6 +584,15 @@ static enum neb_status set(struct run *r, const char *key, const char *value) {
     char text[NEB_PATH_MAX + 64];
     snprintf(text, sizeof text, "%s=%s", key, value);
     return agent_job_set(&r->job, text);
+}
+
+static enum neb_status take_absence(struct run *r, const char *value) {
+    char *end;
+    r->absent_from = strtol(value, &end, 10);
+    r->absent_to = *end == ':' ? strtol(end + 1, &end, 10) : 0;
+    return !*end && r->absent_from > 0 && r->absent_from < r->absent_to
+               ? NEB_OK
+               : neb_fail(NEB_ERR_INVALID, "--absent is FROM:TO, two steps, not \"%s\"", value);
 }
 
 static enum neb_status take(struct run *r, int argc, char **argv, int *threads) {
@@ -494,6 +612,8 @@ static enum neb_status take(struct run *r, int argc, char **argv, int *threads) 
             *threads = (int)strtol(value, NULL, 10);
         else if (!strcmp(key, "--stop-at"))
             r->stop_at = strtol(value, NULL, 10);
+        else if (!strcmp(key, "--absent"))
+            NEB_TRY(take_absence(r, value));
         else if (!strcmp(key, "--state"))
             r->state = value;
         else
