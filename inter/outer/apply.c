@@ -238,6 +238,8 @@ static enum neb_status settle_unit(void *arg, struct outer_slot *s) {
         if (!noted) // no update in flight: progress counts from θ
             ops->copy(K, m.sent + at, m.theta + at, bytes);
         take_parts(j, s, at, n, sum ? NULL : acc, m.u);
+        if (j->r->merge && !j->went_on) // v is as old as the absence
+            ops->zero(K, m.v + at, bytes);
         if (j->r->merge)
             ops->exact_add_scaled(K, m.theta + at, sum ? sum : acc, -merge_rate(j->r), n);
         else
@@ -294,6 +296,7 @@ static enum neb_status weigh_parts(struct outer_apply *job) {
         job->scale[p] = w == r->parts[p].tokens || !r->parts[p].tokens
                             ? 1
                             : (float)w / (float)r->parts[p].tokens;
+        job->went_on = job->went_on || job->scale[p] < 1;
     }
     return NEB_OK;
 }

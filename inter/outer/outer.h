@@ -174,7 +174,9 @@ struct inter_outer_round {
     const struct inter_outer_part *parts;
     size_t n;
     float eta, mu;
-    bool merge; // merge round: θ = θ − η/√(1 − μ)·Δ, and v stays
+    // Merge round: θ = θ − η/√(1 − μ)·Δ. v stays if other members have committed during the absence
+    // (a part has less weight than tokens); otherwise it is old, and becomes 0.
+    bool merge;
     // Last round of the fragment: inter_outer_finish follows. For callers; inter_outer_apply
     // ignores it.
     bool last;

@@ -105,8 +105,9 @@ struct outer_apply { // a commit that is being applied
     struct inter_outer *o;
     const struct outer_fragment *g;
     const struct inter_outer_round *r;
-    float share[INTER_PARTS_MAX];               // weight of a part / all weights
-    float scale[INTER_PARTS_MAX];               // factor of a part's row counts: weight / tokens
+    float share[INTER_PARTS_MAX]; // weight of a part / all weights
+    float scale[INTER_PARTS_MAX]; // factor of a part's row counts: weight / tokens
+    bool went_on; // a part has less weight than tokens: others have committed since its last one
     struct sec_sum_head heads[INTER_PARTS_MAX]; // masked parts: by part
     const uint8_t *bodies[NEB_MEMBERS_MAX];     // by member
 };

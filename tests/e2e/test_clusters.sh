@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # nebula-clusters, all clusters of a job in one process, has the losses of the product: with rounds
 # in flight and fragments, with Muon, and in a synchronous run with an outer step. It continues from
-# its state bit for bit, and has a cluster that is absent. The product's synchronous outer step survives a stop.
+# its state bit for bit, and a cluster of it can be absent. The product's synchronous outer step
+# survives a stop.
 . "$(dirname "$0")/lib.sh"
 program=$BUILD/nebula-clusters
 make_corpus
