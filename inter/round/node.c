@@ -96,10 +96,13 @@ void node_message(struct step *s, const uint8_t *p, size_t len, bool bulk) {
                                                                        node_on_want,
                                                                        node_on_gone,
                                                                        node_on_forward,
-                                                                       node_on_evidence};
+                                                                       node_on_evidence,
+                                                                       node_on_short,
+                                                                       node_on_update};
     struct neb_rd r = neb_rd_make(p, len);
     uint8_t type = neb_rd_u8(&r);
-    if (type < MSG_MANIFEST || type > MSG_EVIDENCE || (type == MSG_CHUNK) != bulk)
+    if (type < MSG_MANIFEST || type > MSG_UPDATE ||
+        (type == MSG_CHUNK || type == MSG_UPDATE) != bulk)
         node_fault(s, INTER_FAULT_MALFORMED);
     else
         handlers[type](s, &r);

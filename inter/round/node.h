@@ -13,14 +13,15 @@
 //     member 1                                   member 0 (leader)
 //     SUBMIT: store manifest + blob              SUBMIT: store manifest + blob
 //       ── MANIFEST, CHUNK… ─────────────────►     store manifest, write chunks, verify
-//       ◄───────────────── MANIFEST, CHUNK… ──
+//       ◄───────────────── MANIFEST, CHUNK… ──     (UPDATE: both, if one chunk is enough)
 //       ── STATE whole ──────────────────────►     both blobs are durable on both
 //       ◄───────────────────────── PROPOSE ──      store proposal (its own accept)
-//     store proposal
+//     store proposal                               (SHORT: without what the other knows)
 //       ── ACCEPT (signed) ──────────────────►     a majority (of two: both) has it on disk:
-//                                                  store commit
-//       ◄────────────────────────── COMMIT ──      deliver to the worker
-//     store commit, deliver to the worker
+//     store commit, deliver to the worker          store commit, deliver to the worker
+//
+// Of two members the second completes the majority with its own accept. With three or more the
+// leader sends a COMMIT to all.
 //
 // A commit holds the signed accepts of a majority. So it proves itself, whichever member passes it
 // on.

@@ -98,7 +98,8 @@ void node_on_forward(struct step *s, struct neb_rd *r) {
     uint8_t from = neb_rd_u8(r), to = neb_rd_u8(r);
     size_t len = neb_rd_left(r);
     const uint8_t *inner = neb_rd_view(r, len);
-    if (r->bad || len < 1 || inner[0] == MSG_FORWARD || inner[0] == MSG_CHUNK) {
+    if (r->bad || len < 1 || inner[0] == MSG_FORWARD || inner[0] == MSG_CHUNK ||
+        inner[0] == MSG_UPDATE) {
         node_fault(s, INTER_FAULT_MALFORMED);
         return;
     }
@@ -190,16 +191,10 @@ static void begin_record(struct step *s, const struct job *j, enum message type,
     node_put_manifests(b, j, r);
 }
 
-static void say_record(struct step *s, struct job *j, enum message type,
-                       const struct inter_record *r, uint8_t to) {
+void node_send_record(struct step *s, struct job *j, enum message type,
+                      const struct inter_record *r, uint8_t to) {
     begin_record(s, j, type, r);
     node_send(s, j, to);
-}
-
-void node_send_record_all(struct step *s, struct job *j, enum message type,
-                          const struct inter_record *r) {
-    begin_record(s, j, type, r);
-    send_all(s, j);
 }
 
 void node_send_key(struct step *s, struct job *j, enum message type, const struct inter_key *k,
@@ -249,9 +244,9 @@ void node_repeat(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
             node_send_state(s, j, t, m);
     }
     if (g->decided)
-        say_record(s, j, MSG_COMMIT, &g->decision, m);
+        node_send_record(s, j, MSG_COMMIT, &g->decision, m);
     else if (g->voted && j->leads && g->vote.term == j->standing.term && !mset_has(g->accepted, m))
-        say_record(s, j, MSG_PROPOSE, &g->vote, m);
+        node_send_record(s, j, MSG_PROPOSE, &g->vote, m);
     else if (g->voted && !j->leads && g->vote.leader == m)
         node_send_accept(s, j, g);
 }

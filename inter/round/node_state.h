@@ -8,6 +8,7 @@
 //     node_lost.c        updates that were complete and are lost
 //     node_serve.c       chunks that leave
 //     node_round.c       proposals, votes, commits
+//     node_short.c       proposals in short
 //     node_check.c       what a proposal must be
 //     node_plan.c        plans in a proposal
 //     node_elect.c       heartbeats, epochs, terms
@@ -33,6 +34,8 @@ enum message {
     MSG_GONE,
     MSG_FORWARD,
     MSG_EVIDENCE,
+    MSG_SHORT,
+    MSG_UPDATE,
 };
 
 enum { ANY_ATTEMPT = 0 }; // in a WANT: any attempt
@@ -153,6 +156,7 @@ struct fragment {
 
 struct serve { // one blob that is sent to one member
     uint8_t to;
+    bool pushed; // its only chunk brings the manifest (UPDATE)
     struct inter_manifest m;
     struct inter_sender out;
     neb_ns moved;
@@ -325,8 +329,8 @@ void node_send_manifest(struct step *s, struct job *j, const struct inter_manife
                         uint8_t member);
 void node_send_state(struct step *s, struct job *j, const struct slot *t, uint8_t member);
 void node_send_state_all(struct step *s, struct job *j, const struct slot *t);
-void node_send_record_all(struct step *s, struct job *j, enum message type,
-                          const struct inter_record *r);
+void node_send_record(struct step *s, struct job *j, enum message type,
+                      const struct inter_record *r, uint8_t to);
 void node_send_key(struct step *s, struct job *j, enum message type, const struct inter_key *k,
                    uint8_t member); // WANT, GONE
 void node_send_pull(struct step *s, struct job *j, struct fragment *g, uint8_t member);
@@ -380,6 +384,7 @@ void node_on_submit(struct step *s);
 void node_on_manifest(struct step *s, struct neb_rd *r);
 void node_on_state(struct step *s, struct neb_rd *r);
 void node_on_chunk(struct step *s, struct neb_rd *r);
+void node_on_update(struct step *s, struct neb_rd *r);
 void node_on_gone(struct step *s, struct neb_rd *r);
 void node_on_blob_done(struct step *s);
 void node_on_blob_room(struct step *s);
@@ -416,6 +421,8 @@ void node_serve_on_state(struct step *s, struct job *j, const struct inter_key *
                          const uint8_t *bits, uint32_t len);
 enum neb_status node_serve_add(struct step *s, struct job *j, uint8_t to,
                                const struct inter_manifest *m);
+// The update's only chunk shall bring the manifest. False: it has more, or is not served.
+bool node_serve_push(struct job *j, uint8_t to, const struct inter_manifest *m);
 void node_serve_remove(struct job *j, size_t i);
 void node_serves_lost(struct step *s, struct job *j, uint8_t member);
 void node_serves_decided(struct job *j, const struct fragment *g);
@@ -441,6 +448,27 @@ int node_least(const struct job *j);
 struct member_set node_owing(const struct step *s, const struct job *j);
 struct member_set node_no_room(const struct job *j);
 bool node_verify_record(struct inter_node *n, const struct job *j, const struct inter_record *r);
+// A proposal of the sender's; epoch: of its ledger. given: (n_given) manifests that came with it.
+void node_take_proposal(struct step *s, const struct inter_record *r, uint64_t epoch,
+                        const struct inter_manifest *given, uint8_t n_given);
+
+// node_short.c
+// Jobs are named by the first TAG_BYTES of their id.
+enum { TAG_BYTES = 8 };
+struct job *node_job_of_tag(struct inter_node *n, const uint8_t tag[TAG_BYTES]);
+// An own update without what its receiver knows: its member, its size and its digest. get sets
+// these from the sender and the bytes (data). False: malformed. *j NULL: the job is not open here,
+// or the bytes are damaged, which was reported.
+void node_put_pushed(struct neb_buf *b, const struct inter_manifest *m);
+bool node_get_pushed(struct step *s, struct neb_rd *r, struct job **j, struct inter_manifest *m,
+                     const uint8_t **data);
+// Fills all of a record but plans, verdicts, weights and clip factors, which are the usual ones.
+void node_expect(const struct job *j, const struct fragment *g, struct member_set listed,
+                 struct inter_record *r);
+// Sends the proposal in short. False: the member needs it in full, and nothing was sent.
+bool node_send_short(struct step *s, struct job *j, const struct inter_record *r, uint8_t to);
+void node_on_short(struct step *s, struct neb_rd *r);
+
 // node_check.c
 // UNKNOWN: not before the bytes are here.
 enum node_judgement { NODE_FAIR, NODE_UNFAIR, NODE_UNKNOWN };
