@@ -98,10 +98,11 @@ void node_message(struct step *s, const uint8_t *p, size_t len, bool bulk) {
                                                                        node_on_forward,
                                                                        node_on_evidence,
                                                                        node_on_short,
-                                                                       node_on_update};
+                                                                       node_on_update,
+                                                                       node_on_agree};
     struct neb_rd r = neb_rd_make(p, len);
     uint8_t type = neb_rd_u8(&r);
-    if (type < MSG_MANIFEST || type > MSG_UPDATE ||
+    if (type < MSG_MANIFEST || type > MSG_AGREE ||
         (type == MSG_CHUNK || type == MSG_UPDATE) != bulk)
         node_fault(s, INTER_FAULT_MALFORMED);
     else

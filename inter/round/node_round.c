@@ -257,6 +257,10 @@ void node_send_accept(struct step *s, struct job *j, struct fragment *g) {
     if (!j->standing.joined || mset_has(j->equivocators, g->vote.leader) ||
         !sign_accept(s, j, &g->vote, &a))
         return;
+    if (node_fixed_leader(j)) {
+        node_send_agree(s, j, g, &a);
+        return;
+    }
     struct neb_buf *b = node_begin(s, MSG_ACCEPT);
     inter_accept_put_body(b, &g->vote, g->vote_hash, a.epoch);
     neb_buf_add(b, a.sig, sizeof a.sig);
@@ -316,6 +320,9 @@ static void learn(struct step *s, struct job *j, struct fragment *g, const struc
         return;
     struct inter_record done = *c;
     done.accepts[done.n_accepts++] = own;
+    const struct slot *t = &g->slots[j->c.self];
+    if (t->known && node_lists(c, &t->m)) // the leader has its update, and need not say so
+        node_serve_on_state(s, j, &t->m.key, t->m.sha256, c->leader, INTER_HOLD_COMPLETE, NULL, 0);
     decide(s, j, g, &done);
     node_try_commit(s, j, g);
 }

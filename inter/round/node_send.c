@@ -76,6 +76,7 @@ static void forward(struct step *s, const struct job *j, uint8_t m, uint8_t thir
 void node_send(struct step *s, struct job *j, uint8_t m) {
     if (m == j->c.self)
         return;
+    j->members[m].said = s->now;
     if (s->n->paths[j->c.peers[m]].up) {
         put_on_link(s, j->c.peers[m], &s->n->scratch);
         return;

@@ -17,6 +17,11 @@
 //             | goodput | round trip | step time | error f32 | codec level u8 | full u8 |
 //             | signature | SHA-256 of the bytes, 8 bytes of it | bytes |
 //
+// AGREE is the ACCEPT of one of two members, for the record that its leader proposed last.
+//
+//     AGREE   | type u8 | job, TAG_BYTES of its id | fragment | round | term |
+//             | hash of the value, CHECK_BYTES of it | epoch u64 | signature |
+//
 // Fields without a type are numbers of 7 bits a byte. The epoch is that of the leader's ledger,
 // also in its accept. The hash shows whether both sides expected the same. If they did not, because
 // a member signed two updates, the receiver asks for the proposal in full (PULL, answered by
@@ -312,4 +317,52 @@ void node_on_short(struct step *s, struct neb_rd *r) {
         node_take_proposal(s, &c, epoch, NULL, 0);
     else
         node_send_pull(s, j, g, (uint8_t)from); // the answer is the proposal in full
+}
+
+// ---- accepts ------------------------------------------------------------------------------------
+
+void node_send_agree(struct step *s, struct job *j, const struct fragment *g,
+                     const struct inter_accept *a) {
+    struct neb_buf *b = node_begin(s, MSG_AGREE);
+    neb_buf_add(b, j->c.id, TAG_BYTES);
+    neb_buf_varint(b, g->vote.fragment);
+    neb_buf_varint(b, g->vote.round);
+    neb_buf_varint(b, g->vote.term);
+    neb_buf_add(b, g->vote_hash, CHECK_BYTES);
+    neb_buf_u64(b, a->epoch);
+    neb_buf_add(b, a->sig, sizeof a->sig);
+    node_send(s, j, g->vote.leader);
+}
+
+// Makes the ACCEPT that the member signed. The signature shows whether it is the same.
+void node_on_agree(struct step *s, struct neb_rd *r) {
+    uint8_t tag[TAG_BYTES], check[CHECK_BYTES], sig[INTER_SIG_BYTES];
+    struct neb_buf b = {0};
+    neb_rd_copy(r, tag, sizeof tag);
+    uint32_t f = number32(r), round = number32(r), term = number32(r);
+    neb_rd_copy(r, check, sizeof check);
+    uint64_t epoch = neb_rd_u64(r);
+    neb_rd_copy(r, sig, sizeof sig);
+    if (!neb_rd_done(r) || f >= INTER_FRAGMENTS_MAX) {
+        node_fault(s, INTER_FAULT_MALFORMED);
+        return;
+    }
+    struct job *j = node_job_of_tag(s->n, tag);
+    const struct fragment *g = node_find_fragment(j, f);
+    if (!g)
+        return;
+    bool same = g->voted && !memcmp(g->vote_hash, check, sizeof check);
+    if (round == g->round && !same) {
+        node_fault(s, INTER_FAULT_REPLAY);
+        return;
+    }
+    struct inter_record v = {.round = round, .fragment = f, .term = term};
+    memcpy(v.job, j->c.id, sizeof v.job);
+    neb_buf_u8(&b, MSG_ACCEPT);
+    inter_accept_put_body(&b, &v, g->vote_hash, epoch);
+    neb_buf_add(&b, sig, sizeof sig);
+    struct neb_rd whole = neb_rd_make(b.p, b.oom ? 0 : b.len);
+    if (neb_rd_u8(&whole) == MSG_ACCEPT)
+        node_on_accept(s, &whole);
+    neb_buf_free(&b);
 }

@@ -36,6 +36,7 @@ enum message {
     MSG_EVIDENCE,
     MSG_SHORT,
     MSG_UPDATE,
+    MSG_AGREE,
 };
 
 enum { ANY_ATTEMPT = 0 }; // in a WANT: any attempt
@@ -46,8 +47,9 @@ enum { STATE_DIGEST = 8 };
 enum { HEAD_BYTES = 16, HEADS = 16 };
 
 static const neb_ns heartbeat_every = NEB_S;
-static const neb_ns fresh_for = 5 * NEB_S;    // a member heard within this time is live
-static const neb_ns repeat_after = 2 * NEB_S; // open messages are repeated
+static const neb_ns heartbeat_rare = 3 * NEB_S; // of two members that send each other messages
+static const neb_ns fresh_for = 5 * NEB_S;      // a member heard within this time is live
+static const neb_ns repeat_after = 2 * NEB_S;   // open messages are repeated
 // no progress from a source: ask a (or another) member
 static const neb_ns want_soon = 300 * NEB_MS, want_late = 6 * NEB_S;
 // Time until a blob that the disk had no room for is opened again. A retry looks at the disk. If
@@ -164,6 +166,7 @@ struct serve { // one blob that is sent to one member
 
 struct member {
     neb_ns heard;              // last heartbeat; 0: none since the start
+    neb_ns said, beat;         // last message to it, last heartbeat to it
     uint8_t excused;           // times that this node itself was away since then
     struct member_set reaches; // as it reports
     // Of its ledger, by its newest heartbeat. What it held under an older epoch is gone.
@@ -468,6 +471,9 @@ void node_expect(const struct job *j, const struct fragment *g, struct member_se
 // Sends the proposal in short. False: the member needs it in full, and nothing was sent.
 bool node_send_short(struct step *s, struct job *j, const struct inter_record *r, uint8_t to);
 void node_on_short(struct step *s, struct neb_rd *r);
+void node_send_agree(struct step *s, struct job *j, const struct fragment *g,
+                     const struct inter_accept *a);
+void node_on_agree(struct step *s, struct neb_rd *r);
 
 // node_check.c
 // UNKNOWN: not before the bytes are here.

@@ -546,7 +546,10 @@ void node_on_blob_done(struct step *s) {
         held_by(s, j, t, j->c.self);
     else
         mset_add(&t->refusers, j->c.self);
-    node_send_state_all(s, j, t);
+    if (node_fixed_leader(j) && t->whole && !g->voted) // a proposal says it, too
+        node_try_propose(s, j, g);
+    if (!node_fixed_leader(j) || !j->leads || !g->voted || !t->whole)
+        node_send_state_all(s, j, t);
     node_try_propose(s, j, g);
     node_try_commit(s, j, g);
 }

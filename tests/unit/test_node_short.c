@@ -5,7 +5,7 @@
 #include "agent/base/sha256.h"
 #include "tests/unit/node_fixture.h"
 
-enum { BYTES = 100, TYPES = MSG_UPDATE + 1 };
+enum { BYTES = 100, TYPES = MSG_AGREE + 1 };
 
 static struct two {
     struct inter_node *node;
@@ -133,9 +133,10 @@ static void test_a_round_in_short(void **state) {
         assert_same_commit();
         assert_int_equal(said[MSG_UPDATE], 2);
         assert_int_equal(said[MSG_SHORT], 1);
-        assert_int_equal(said[MSG_ACCEPT], 1);
+        assert_int_equal(said[MSG_AGREE], 1);
+        assert_int_equal(said[MSG_STATE], 1u + first); // a proposal at once makes one needless
         assert_int_equal(said[MSG_MANIFEST] + said[MSG_CHUNK] + said[MSG_ACK], 0);
-        assert_int_equal(said[MSG_PROPOSE] + said[MSG_COMMIT], 0);
+        assert_int_equal(said[MSG_PROPOSE] + said[MSG_ACCEPT] + said[MSG_COMMIT], 0);
         for (int f = 0; f < INTER_FAULTS; f++)
             assert_int_equal(faults[f], 0);
     }
