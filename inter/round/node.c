@@ -131,7 +131,7 @@ static void on_peer(struct step *s, bool up) {
                 !mset_has(g->slots[j->c.self].holders, m) &&
                 (s->st = node_serve_add(s, j, (uint8_t)m, own)) != NEB_OK)
                 return;
-            node_repeat(s, j, g, (uint8_t)m);
+            node_repeat(s, j, g, (uint8_t)m, false);
             node_send_pull(s, j, g, (uint8_t)m);
         }
     }
@@ -162,7 +162,7 @@ static void on_tick(struct step *s) {
             g->said = s->now;
             for (uint8_t m = 0; m < j->c.n_members; m++)
                 if (m != j->c.self && node_reaches(s, j, m))
-                    node_repeat(s, j, g, m);
+                    node_repeat(s, j, g, m, false);
         }
     }
 }

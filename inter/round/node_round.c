@@ -236,7 +236,7 @@ void node_on_pull(struct step *s, struct neb_rd *r) {
         node_answer_old(s, j, round, f);
     else if (round == g->round)
         // The member has just opened the job or come back, and lacks what was sent before.
-        node_repeat(s, j, g, (uint8_t)m);
+        node_repeat(s, j, g, (uint8_t)m, true);
 }
 
 // ---- voting -------------------------------------------------------------------------------------

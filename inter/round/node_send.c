@@ -234,10 +234,11 @@ void inter_node_commit_message(struct neb_buf *out, const struct inter_record *r
     inter_record_put(out, r);
 }
 
-// Repeats what a member may have missed.
-void node_repeat(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
+void node_repeat(struct step *s, struct job *j, struct fragment *g, uint8_t m, bool pulled) {
     const struct slot *own = &g->slots[j->c.self];
-    if ((own->whole || own->refused) && !mset_has(own->holders, m) && !mset_has(own->refusers, m))
+    bool again = pulled && node_serve_push_again(j, m, &own->m);
+    if ((own->whole || own->refused) && !mset_has(own->holders, m) && !mset_has(own->refusers, m) &&
+        !again)
         node_send_manifest(s, j, &own->m, m);
     for (uint8_t k = 0; k < j->c.n_members; k++) {
         const struct slot *t = &g->slots[k];

@@ -57,6 +57,14 @@ bool node_serve_push(struct job *j, uint8_t to, const struct inter_manifest *m) 
     return v->pushed = v->out.ready = true;
 }
 
+bool node_serve_push_again(struct job *j, uint8_t to, const struct inter_manifest *m) {
+    struct serve *v = find_serve(j, &m->key, to);
+    if (!v || !v->pushed)
+        return false;
+    inter_sender_way_lost(&v->out, 0);
+    return true;
+}
+
 static bool accepts(const struct inter_record *r, const struct inter_manifest *m) {
     for (uint8_t i = 0; i < r->n; i++)
         if (r->entries[i].member == m->key.member && r->entries[i].verdict != INTER_ACCEPTED)
@@ -198,8 +206,10 @@ void node_serve_on_state(struct step *s, struct job *j, const struct inter_key *
     v->moved = s->now;
     if (v->pushed && h != INTER_HOLD_PART) // it has no ACK
         acknowledged(s, v, 0);
-    v->pushed = false; // it has the manifest; of an earlier round it takes CHUNKs only
     bool in_vain = inter_sender_done(&v->out) && h == INTER_HOLD_PART;
+    if (v->pushed) // it has dropped the UPDATE, and takes CHUNKs now: it has the manifest
+        inter_sender_way_lost(&v->out, 0);
+    v->pushed = false;
     if (h != INTER_HOLD_PART) {
         node_serve_remove(j, (size_t)(v - j->serves));
     } else if (inter_sender_state(&v->out, bits, len)) {

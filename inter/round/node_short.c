@@ -144,8 +144,7 @@ void node_expect(const struct job *j, const struct fragment *g, struct member_se
     memcpy(r->job, j->c.id, sizeof r->job);
     memcpy(r->previous, g->previous, sizeof r->previous);
     for (uint8_t m = 0; m < j->c.n_members; m++) {
-        r->cursors[m] = g->cursors[m];
-        r->plans[m] = inter_tune_first(&j->c.tune);
+        r->cursors[m] = g->cursors[m]; // plans are the leader's: all zero here
         if (!mset_has(listed, m))
             continue;
         const struct slot *t = &g->slots[m];

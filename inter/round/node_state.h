@@ -341,7 +341,8 @@ void node_send_pull(struct step *s, struct job *j, struct fragment *g, uint8_t m
 void node_send_pull_of(struct step *s, struct job *j, const struct fragment *g, uint32_t round,
                        uint8_t member);
 void node_answer_old(struct step *s, const struct job *j, uint32_t round, uint32_t f);
-void node_repeat(struct step *s, struct job *j, struct fragment *g, uint8_t member);
+// Repeats what a member may have missed. pulled: it has just come to this round.
+void node_repeat(struct step *s, struct job *j, struct fragment *g, uint8_t member, bool pulled);
 
 // node_evidence.c
 void node_on_evidence(struct step *s, struct neb_rd *r);
@@ -426,6 +427,8 @@ enum neb_status node_serve_add(struct step *s, struct job *j, uint8_t to,
                                const struct inter_manifest *m);
 // The update's only chunk shall bring the manifest. False: it has more, or is not served.
 bool node_serve_push(struct job *j, uint8_t to, const struct inter_manifest *m);
+// The member has dropped the UPDATE: it was not in that round yet. False: none was sent to it.
+bool node_serve_push_again(struct job *j, uint8_t to, const struct inter_manifest *m);
 void node_serve_remove(struct job *j, size_t i);
 void node_serves_lost(struct step *s, struct job *j, uint8_t member);
 void node_serves_decided(struct job *j, const struct fragment *g);

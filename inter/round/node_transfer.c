@@ -435,7 +435,9 @@ void node_on_update(struct step *s, struct neb_rd *r) {
     if (takes)
         (void)store_chunk(s, t, &m.key, 0, data, m.bytes);
     finish_if_whole(s, j, t, &m.key);
-    if (!node_is_witness(j) && !t->no_room && !t->checking)
+    if (t->no_room) // acknowledged now, asked for again when there is room
+        say_ack(s, j, &m.key, 0, (uint8_t)from);
+    else if (!node_is_witness(j) && !t->checking)
         node_send_state(s, j, t, (uint8_t)from); // the gate is not ready, or it was here
     check_digests(s, j, g);
     node_try_propose(s, j, g);
@@ -522,12 +524,12 @@ void node_on_blob_done(struct step *s) {
     if (!t)
         return;
     t->checking = false;
+    if (!s->e->ok && !s->e->refused && t->no_room)
+        return; // its file could not be opened, or its bytes not written
     if (s->e->no_room) {
         lose_room(s, t);
         return;
     }
-    if (!s->e->ok && !s->e->refused && t->no_room)
-        return;                        // there was no room for an UPDATE
     if (!s->e->ok && !s->e->refused) { // the blob does not match its digest
         start_over(s, j, t);
         return;
