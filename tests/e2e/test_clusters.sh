@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # nebula-clusters, all clusters of a job in one process, has the losses of the product: with rounds
-# in flight and fragments, with Muon, and in a synchronous run with an outer step. It continues from
+# in flight, fragments and groups, with Muon, and in a synchronous run with an outer step. It continues from
 # its state bit for bit, and a cluster of it can be absent. The product's synchronous outer step
 # survives a stop.
 . "$(dirname "$0")/lib.sh"
@@ -29,7 +29,18 @@ same outer --set sync.scheme=synchronous --set sync.interval=1 --set sync.outer.
 jq -en "$real != $federated and $real != $(loss "$one")" >/dev/null ||
     fail "the outer step does nothing"
 same muon --set optim.name=muon --set sync.codec=int2
+muon=$real
 jq -en "$real != $federated" >/dev/null || fail "muon trains like adamw"
+
+# A group with a codec of its own.
+cp "$T/job.yaml" "$T/plain.yaml"
+cat >>"$T/job.yaml" <<'YAML'
+groups:
+  - {match: "*embed*", codec: int4}
+YAML
+same group --set optim.name=muon --set sync.codec=int2
+jq -en "$real != $muon" >/dev/null || fail "the group's codec does nothing"
+mv "$T/plain.yaml" "$T/job.yaml"
 
 # Its own state: 25 + 35 steps are 60.
 for scheme in federated synchronous; do

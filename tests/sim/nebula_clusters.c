@@ -61,7 +61,7 @@ struct run {
     struct agent_schedule schedule;
     struct agent_fragment frags[INTER_FRAGMENTS_MAX];
     int32_t fragments, *fragment; // of each unit
-    struct cmp_codec codec;
+    struct cmp_codec codecs[INTER_FRAGMENTS_MAX];
     int32_t *tokens, *targets;
     int64_t step, stop_at;
     uint64_t payload_bytes, rounds; // bytes of one cluster
@@ -173,7 +173,9 @@ static enum neb_status set_up(struct run *r, int threads) {
                         (long long)j->steps, j->sync.merge_after);
     NEB_TRY(kern_cpu_create(threads, &r->K));
     NEB_TRY(intra_corpus_open(agent_job_corpus(j, 0), false, &r->corpus));
-    NEB_TRY(cmp_codec_parse(synchronous(r) ? "fp32" : j->sync.codec, &r->codec));
+    for (int32_t f = 0; f < r->fragments; f++)
+        NEB_TRY(cmp_codec_parse(synchronous(r) ? "fp32" : agent_job_fragment_codec(j, f),
+                                &r->codecs[f]));
     r->tokens = calloc(tokens, sizeof *r->tokens);
     r->targets = calloc(tokens, sizeof *r->targets);
     r->members = calloc((size_t)r->n, sizeof *r->members);
@@ -215,7 +217,7 @@ static const uint64_t *row_counts(void *user, int32_t unit) {
 static enum neb_status send_one(struct run *r, struct member *m, int32_t f, bool merges) {
     struct kept *k = &m->kept[f];
     struct source s = {r, m, f};
-    struct cmp_codec codec = r->codec;
+    struct cmp_codec codec = r->codecs[f];
     if (merges && cmp_codec_coarse(&codec)) // as in agent/exchange/fragments.c
         NEB_TRY(cmp_codec_parse("int8", &codec));
     NEB_TRY(worker_tensors_counts(&m->tensors, m->counters));
