@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # nebula-clusters, all clusters of a job in one process, has the losses of the product: with rounds
-# in flight, fragments and groups, with Muon, and in a synchronous run with an outer step. It continues from
-# its state bit for bit, and a cluster of it can be absent. The product's synchronous outer step
-# survives a stop.
+# in flight, fragments and groups, with Muon, and in a synchronous run with an outer step. It
+# continues from its state bit for bit, and a cluster of it can be absent. The product's synchronous
+# outer step survives a stop.
 . "$(dirname "$0")/lib.sh"
 program=$BUILD/nebula-clusters
 make_corpus
