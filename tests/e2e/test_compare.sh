@@ -40,7 +40,9 @@ compare --list --seeds "1 2 3" >"$T/list" || fail "compare --list failed"
 [[ $(wc -l <"$T/list") == 32 && ! -e $T/out ]] ||
     fail "at first each of eight schemes must have four rates of one seed: $(cat "$T/list")"
 if compare --list --sizes huge >"$T/log" 2>&1; then fail "an unknown size was accepted"; fi
-grep -q 'there are tiny and small' "$T/log" || fail "$(cat "$T/log")"
+grep -q 'there are tiny, small and medium' "$T/log" || fail "$(cat "$T/log")"
+compare --list --sizes medium --schemes muon >"$T/list" || fail "compare --list failed"
+grep -qx 'same medium muon, rate 0.003, seed 1, 10000 steps' "$T/list" || fail "$(cat "$T/list")"
 if compare --list --schemes best >"$T/log" 2>&1; then fail "an unknown scheme was accepted"; fi
 grep -q "no scheme 'best', but: adamw-today" "$T/log" || fail "$(cat "$T/log")"
 
