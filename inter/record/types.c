@@ -106,7 +106,7 @@ bool inter_manifest_get(struct neb_rd *r, struct inter_manifest *m) {
            m->tokens < INTER_TOKENS_MAX && m->flags <= INTER_FINAL;
 }
 
-static void put_value(struct neb_buf *b, const struct inter_record *r) {
+void inter_record_put_value(struct neb_buf *b, const struct inter_record *r) {
     neb_buf_u8(b, INTER_RECORD_VERSION);
     neb_buf_add(b, r->job, sizeof r->job);
     neb_buf_u32(b, r->round);
@@ -146,7 +146,7 @@ static void put_value(struct neb_buf *b, const struct inter_record *r) {
 void inter_record_put_body(struct neb_buf *b, const struct inter_record *r) {
     neb_buf_u32(b, r->term);
     neb_buf_u8(b, r->leader);
-    put_value(b, r);
+    inter_record_put_value(b, r);
 }
 
 static void put_promise(struct neb_buf *b, const struct inter_promise *p) {
@@ -291,7 +291,7 @@ bool inter_record_get(struct neb_rd *r, struct inter_record *c) {
 
 void inter_record_hash(const struct inter_record *r, uint8_t out[INTER_SHA_BYTES]) {
     struct neb_buf b = {0};
-    put_value(&b, r);
+    inter_record_put_value(&b, r);
     NEB_ASSERT(!b.oom);
     neb_sha256(b.p, b.len, out);
     neb_buf_free(&b);

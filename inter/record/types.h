@@ -204,6 +204,8 @@ NEB_MUST_CHECK bool inter_manifest_get(struct neb_rd *r, struct inter_manifest *
 void inter_record_put_body(struct neb_buf *out, const struct inter_record *r);
 void inter_record_put(struct neb_buf *out, const struct inter_record *r);
 NEB_MUST_CHECK bool inter_record_get(struct neb_rd *r, struct inter_record *rec);
+// Appends the record's value.
+void inter_record_put_value(struct neb_buf *out, const struct inter_record *r);
 // SHA-256 of the record's value. It names the record in votes and in the chain.
 void inter_record_hash(const struct inter_record *r, uint8_t out[INTER_SHA_BYTES]);
 // What a voter signs when it accepts, at r's term, the value `hash` for r's round and fragment.

@@ -96,10 +96,14 @@ void node_message(struct step *s, const uint8_t *p, size_t len, bool bulk) {
                                                                        node_on_want,
                                                                        node_on_gone,
                                                                        node_on_forward,
-                                                                       node_on_evidence};
+                                                                       node_on_evidence,
+                                                                       node_on_short,
+                                                                       node_on_update,
+                                                                       node_on_agree};
     struct neb_rd r = neb_rd_make(p, len);
     uint8_t type = neb_rd_u8(&r);
-    if (type < MSG_MANIFEST || type > MSG_EVIDENCE || (type == MSG_CHUNK) != bulk)
+    if (type < MSG_MANIFEST || type > MSG_AGREE ||
+        (type == MSG_CHUNK || type == MSG_UPDATE) != bulk)
         node_fault(s, INTER_FAULT_MALFORMED);
     else
         handlers[type](s, &r);
@@ -127,7 +131,7 @@ static void on_peer(struct step *s, bool up) {
                 !mset_has(g->slots[j->c.self].holders, m) &&
                 (s->st = node_serve_add(s, j, (uint8_t)m, own)) != NEB_OK)
                 return;
-            node_repeat(s, j, g, (uint8_t)m);
+            node_repeat(s, j, g, (uint8_t)m, false);
             node_send_pull(s, j, g, (uint8_t)m);
         }
     }
@@ -158,7 +162,7 @@ static void on_tick(struct step *s) {
             g->said = s->now;
             for (uint8_t m = 0; m < j->c.n_members; m++)
                 if (m != j->c.self && node_reaches(s, j, m))
-                    node_repeat(s, j, g, m);
+                    node_repeat(s, j, g, m, false);
         }
     }
 }

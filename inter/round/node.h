@@ -13,14 +13,15 @@
 //     member 1                                   member 0 (leader)
 //     SUBMIT: store manifest + blob              SUBMIT: store manifest + blob
 //       ── MANIFEST, CHUNK… ─────────────────►     store manifest, write chunks, verify
-//       ◄───────────────── MANIFEST, CHUNK… ──
+//       ◄───────────────── MANIFEST, CHUNK… ──     (UPDATE: both, if one chunk is enough)
 //       ── STATE whole ──────────────────────►     both blobs are durable on both
 //       ◄───────────────────────── PROPOSE ──      store proposal (its own accept)
-//     store proposal
+//     store proposal                               (SHORT: without what the other knows)
 //       ── ACCEPT (signed) ──────────────────►     a majority (of two: both) has it on disk:
-//                                                  store commit
-//       ◄────────────────────────── COMMIT ──      deliver to the worker
-//     store commit, deliver to the worker
+//     store commit, deliver to the worker          store commit, deliver to the worker
+//
+// Of two members the second completes the majority with its own accept, which it sends in short
+// (AGREE). With three or more the leader sends a COMMIT to all.
 //
 // A commit holds the signed accepts of a majority. So it proves itself, whichever member passes it
 // on.
@@ -67,9 +68,10 @@
 // if no other can have been committed. After a disk loss a member does not lead again in a term in
 // which it may have led, because two values of one term are equivocation.
 //
-// Messages. Every second each member sends each other member a HEARTBEAT: its term, whether it
-// leads, its epoch, which members it reaches, against which it has evidence, and for every fragment
-// the open round and the hash before it. A member that is behind pulls the commits, then the blobs
+// Messages. Every second (of two members that send each other messages: every three seconds) each
+// member sends each other member a HEARTBEAT: its term, whether it leads, its epoch, which members
+// it reaches, against which it has evidence, and for every fragment the open round and the hash
+// before it. A member that is behind pulls the commits, then the blobs
 // that they list, from any member that has them (WANT, answered by MANIFEST and CHUNK, or by GONE).
 // It asks in the same way for an update that its disk has lost, whether the record is committed or
 // not (inter/round/node_lost.c). A control message to a member without a direct connection goes

@@ -73,6 +73,7 @@ void node_heartbeat(struct step *s, struct job *j, uint8_t m) {
         neb_buf_add(b, j->fragments[f].previous, HEAD_BYTES);
     }
     node_send(s, j, m);
+    j->members[m].beat = s->now;
 }
 
 // Another hash before the same round: a heartbeat proves nothing, so the record is pulled.
@@ -840,11 +841,20 @@ static void ask_the_rest(struct step *s, struct job *j) {
             say_elect_to(s, j, PROMISE_TERM, m);
 }
 
+// Two members hold no election. Other messages show that a member is there, so heartbeats may be
+// rarer, as long as two of them come within the time in which a member is live.
+static bool is_told(const struct step *s, const struct job *j, uint8_t m) {
+    const struct member *x = &j->members[m];
+    return node_fixed_leader(j) && j->standing.joined && x->knows_me && x->said > x->beat &&
+           s->now - x->said < heartbeat_every && s->now - x->beat < heartbeat_rare;
+}
+
 void node_elect_tick(struct step *s, struct job *j) {
     if (s->now >= j->next_heartbeat) {
         j->next_heartbeat = s->now + heartbeat_every;
         for (uint8_t m = 0; m < j->c.n_members; m++)
-            node_heartbeat(s, j, m);
+            if (!is_told(s, j, m))
+                node_heartbeat(s, j, m);
         if (j->asks)
             say_elect(s, j, PROMISE_TERM); // promises may have been lost
         else if (j->leads)

@@ -236,7 +236,7 @@ void node_on_pull(struct step *s, struct neb_rd *r) {
         node_answer_old(s, j, round, f);
     else if (round == g->round)
         // The member has just opened the job or come back, and lacks what was sent before.
-        node_repeat(s, j, g, (uint8_t)m);
+        node_repeat(s, j, g, (uint8_t)m, true);
 }
 
 // ---- voting -------------------------------------------------------------------------------------
@@ -257,6 +257,10 @@ void node_send_accept(struct step *s, struct job *j, struct fragment *g) {
     if (!j->standing.joined || mset_has(j->equivocators, g->vote.leader) ||
         !sign_accept(s, j, &g->vote, &a))
         return;
+    if (node_fixed_leader(j)) {
+        node_send_agree(s, j, g, &a);
+        return;
+    }
     struct neb_buf *b = node_begin(s, MSG_ACCEPT);
     inter_accept_put_body(b, &g->vote, g->vote_hash, a.epoch);
     neb_buf_add(b, a.sig, sizeof a.sig);
@@ -306,17 +310,39 @@ static bool judge(struct step *s, struct job *j, struct fragment *g, const struc
     return v == NODE_FAIR;
 }
 
+// Of two members the second completes the majority with its own vote: the leader's vote came with
+// the proposal. So it needs no COMMIT.
+static void learn(struct step *s, struct job *j, struct fragment *g, const struct inter_record *c) {
+    const struct inter_accept *first = &c->accepts[0];
+    struct inter_accept own;
+    if (!node_fixed_leader(j) || c->n_accepts != 1 ||
+        !node_vote_counts(j, first->member, first->epoch) || !sign_accept(s, j, c, &own))
+        return;
+    struct inter_record done = *c;
+    done.accepts[done.n_accepts++] = own;
+    const struct slot *t = &g->slots[j->c.self];
+    if (t->known && node_lists(c, &t->m)) // the leader has its update, and need not say so
+        node_serve_on_state(s, j, &t->m.key, t->m.sha256, c->leader, INTER_HOLD_COMPLETE, NULL, 0);
+    decide(s, j, g, &done);
+    node_try_commit(s, j, g);
+}
+
 void node_on_propose(struct step *s, struct neb_rd *r) {
     struct inter_record c;
-    uint8_t hash[INTER_SHA_BYTES];
     bool good = inter_record_get(r, &c);
     uint64_t epoch = neb_rd_u64(r);
     struct inter_manifest given[NEB_MEMBERS_MAX];
     uint8_t n_given;
-    if (!good || !node_get_manifests(r, given, &n_given) || !neb_rd_done(r)) {
+    if (!good || !node_get_manifests(r, given, &n_given) || !neb_rd_done(r))
         node_fault(s, INTER_FAULT_MALFORMED);
-        return;
-    }
+    else
+        node_take_proposal(s, &c, epoch, given, n_given);
+}
+
+void node_take_proposal(struct step *s, const struct inter_record *r, uint64_t epoch,
+                        const struct inter_manifest *given, uint8_t n_given) {
+    const struct inter_record c = *r;
+    uint8_t hash[INTER_SHA_BYTES];
     struct job *j = node_find_job(s->n, c.job);
     struct fragment *g = node_find_fragment(j, c.fragment);
     if (!g)
@@ -364,6 +390,7 @@ void node_on_propose(struct step *s, struct neb_rd *r) {
     if (!g->voted || g->vote.term != c.term)
         node_vote(s, j, g, &c);
     node_send_accept(s, j, g);
+    learn(s, j, g, &c);
 }
 
 void node_on_accept(struct step *s, struct neb_rd *r) {
@@ -411,7 +438,9 @@ void node_on_accept(struct step *s, struct neb_rd *r) {
         done.accepts[done.n_accepts++] = g->accepts[k];
     decide(s, j, g, &done);
     node_try_commit(s, j, g); // if possible, before others learn of it
-    node_send_record_all(s, j, MSG_COMMIT, &done);
+    for (uint8_t k = 0; k < j->c.n_members; k++)
+        if (!node_fixed_leader(j) || k != m) // it has learned it with its own vote
+            node_send_record(s, j, MSG_COMMIT, &done, k);
 }
 
 // ---- proposing ----------------------------------------------------------------------------------
@@ -562,36 +591,11 @@ static struct member_set choose(struct step *s, const struct job *j, struct frag
 
 static void fill_record(const struct step *s, struct inter_record *r, const struct job *j,
                         struct fragment *g, struct member_set chosen) {
-    *r = (struct inter_record){.round = g->round,
-                               .fragment = node_index(j, g),
-                               .eta = inter_job_eta(&j->c, node_index(j, g)),
-                               .mu = inter_job_mu(&j->c, node_index(j, g)),
-                               .n_plans = j->c.n_members};
-    memcpy(r->job, j->c.id, sizeof r->job);
-    memcpy(r->previous, g->previous, sizeof r->previous);
-    for (uint8_t m = 0; m < j->c.n_members; m++) {
-        r->cursors[m] = g->cursors[m];
-        if (!mset_has(chosen, m))
-            continue;
-        const struct slot *t = &g->slots[m];
-        struct inter_entry *e = &r->entries[r->n++];
-        *e = (struct inter_entry){.member = m,
-                                  .flags = t->m.flags,
-                                  .verdict =
-                                      node_is_refused(j, t, m) ? INTER_REJECTED : INTER_ACCEPTED,
-                                  .attempt = t->m.key.attempt,
-                                  .bytes = t->m.bytes,
-                                  .tokens = t->m.tokens,
-                                  .digest = {t->m.digest[0], t->m.digest[1]},
-                                  .clip = 1};
-        memcpy(e->sha256, t->m.sha256, sizeof t->m.sha256);
-        // A restarted run may send at an earlier step than its previous incarnation did.
-        if (t->m.step > r->cursors[m])
-            r->cursors[m] = t->m.step;
-        // By its own report, or by the records: a member that caught up may have sent too late
-        // since.
-        if (t->m.missed > j->c.merge_after || g->round - g->absences[m].base > j->c.merge_after)
-            r->flags |= INTER_MERGE;
+    node_expect(j, g, chosen, r);
+    for (uint8_t i = 0; i < r->n; i++) {
+        struct inter_entry *e = &r->entries[i];
+        if (node_is_refused(j, &g->slots[e->member], e->member))
+            e->verdict = INTER_REJECTED;
     }
     node_plan(s, j, g, r);
     inter_weights_fill(r, g->absences);
@@ -673,6 +677,8 @@ void node_try_propose(struct step *s, struct job *j, struct fragment *g) {
         decide(s, j, g, &r);
         node_try_commit(s, j, g);
     } else {
-        node_send_record_all(s, j, MSG_PROPOSE, &r);
+        for (uint8_t m = 0; m < j->c.n_members; m++)
+            if (!node_send_short(s, j, &r, m))
+                node_send_record(s, j, MSG_PROPOSE, &r, m);
     }
 }

@@ -76,6 +76,7 @@ static void forward(struct step *s, const struct job *j, uint8_t m, uint8_t thir
 void node_send(struct step *s, struct job *j, uint8_t m) {
     if (m == j->c.self)
         return;
+    j->members[m].said = s->now;
     if (s->n->paths[j->c.peers[m]].up) {
         put_on_link(s, j->c.peers[m], &s->n->scratch);
         return;
@@ -98,7 +99,8 @@ void node_on_forward(struct step *s, struct neb_rd *r) {
     uint8_t from = neb_rd_u8(r), to = neb_rd_u8(r);
     size_t len = neb_rd_left(r);
     const uint8_t *inner = neb_rd_view(r, len);
-    if (r->bad || len < 1 || inner[0] == MSG_FORWARD || inner[0] == MSG_CHUNK) {
+    if (r->bad || len < 1 || inner[0] == MSG_FORWARD || inner[0] == MSG_CHUNK ||
+        inner[0] == MSG_UPDATE) {
         node_fault(s, INTER_FAULT_MALFORMED);
         return;
     }
@@ -190,16 +192,10 @@ static void begin_record(struct step *s, const struct job *j, enum message type,
     node_put_manifests(b, j, r);
 }
 
-static void say_record(struct step *s, struct job *j, enum message type,
-                       const struct inter_record *r, uint8_t to) {
+void node_send_record(struct step *s, struct job *j, enum message type,
+                      const struct inter_record *r, uint8_t to) {
     begin_record(s, j, type, r);
     node_send(s, j, to);
-}
-
-void node_send_record_all(struct step *s, struct job *j, enum message type,
-                          const struct inter_record *r) {
-    begin_record(s, j, type, r);
-    send_all(s, j);
 }
 
 void node_send_key(struct step *s, struct job *j, enum message type, const struct inter_key *k,
@@ -238,10 +234,11 @@ void inter_node_commit_message(struct neb_buf *out, const struct inter_record *r
     inter_record_put(out, r);
 }
 
-// Repeats what a member may have missed.
-void node_repeat(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
+void node_repeat(struct step *s, struct job *j, struct fragment *g, uint8_t m, bool pulled) {
     const struct slot *own = &g->slots[j->c.self];
-    if ((own->whole || own->refused) && !mset_has(own->holders, m) && !mset_has(own->refusers, m))
+    bool again = pulled && node_serve_push_again(j, m, &own->m);
+    if ((own->whole || own->refused) && !mset_has(own->holders, m) && !mset_has(own->refusers, m) &&
+        !again)
         node_send_manifest(s, j, &own->m, m);
     for (uint8_t k = 0; k < j->c.n_members; k++) {
         const struct slot *t = &g->slots[k];
@@ -249,9 +246,9 @@ void node_repeat(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
             node_send_state(s, j, t, m);
     }
     if (g->decided)
-        say_record(s, j, MSG_COMMIT, &g->decision, m);
+        node_send_record(s, j, MSG_COMMIT, &g->decision, m);
     else if (g->voted && j->leads && g->vote.term == j->standing.term && !mset_has(g->accepted, m))
-        say_record(s, j, MSG_PROPOSE, &g->vote, m);
+        node_send_record(s, j, MSG_PROPOSE, &g->vote, m);
     else if (g->voted && !j->leads && g->vote.leader == m)
         node_send_accept(s, j, g);
 }

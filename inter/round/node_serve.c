@@ -20,8 +20,9 @@ static struct serve *find_serve(struct job *j, const struct inter_key *k, uint8_
     return NULL;
 }
 
-// Not ready before the STATE that answers the manifest. Chunks use other connections: they would
-// overtake the manifest, be dropped as unknown, and wait for their timeout.
+// Not ready before the STATE that answers the manifest, unless the chunk brings the manifest.
+// Chunks use other connections: they would overtake it, be dropped as unknown, and wait for their
+// timeout.
 enum neb_status node_serve_add(struct step *s, struct job *j, uint8_t to,
                                const struct inter_manifest *m) {
     struct serve *v = find_serve(j, &m->key, to);
@@ -44,8 +45,24 @@ void node_serves_lost(struct step *s, struct job *j, uint8_t member) {
     for (size_t i = 0; i < j->n_serves; i++)
         if (j->serves[i].to == member) {
             inter_sender_link_lost(&j->serves[i].out);
+            j->serves[i].pushed = false;
             inter_estimate_lost(&s->n->paths[j->c.peers[member]].estimate);
         }
+}
+
+bool node_serve_push(struct job *j, uint8_t to, const struct inter_manifest *m) {
+    struct serve *v = find_serve(j, &m->key, to);
+    if (!v || inter_chunks(m->bytes, m->chunk_bytes) != 1)
+        return false;
+    return v->pushed = v->out.ready = true;
+}
+
+bool node_serve_push_again(struct job *j, uint8_t to, const struct inter_manifest *m) {
+    struct serve *v = find_serve(j, &m->key, to);
+    if (!v || !v->pushed)
+        return false;
+    inter_sender_way_lost(&v->out, 0);
+    return true;
 }
 
 static bool accepts(const struct inter_record *r, const struct inter_manifest *m) {
@@ -91,9 +108,13 @@ static uint64_t flying_to(const struct job *j, uint32_t peer) {
 // which reads the bytes, fills it in.
 static void send_chunk(struct step *s, const struct serve *v, uint32_t peer, uint32_t chunk) {
     struct path *p = &s->n->paths[peer];
-    struct neb_buf *b = node_begin(s, MSG_CHUNK);
-    inter_key_put(b, &v->m.key);
-    neb_buf_u32(b, chunk);
+    struct neb_buf *b = node_begin(s, v->pushed ? MSG_UPDATE : MSG_CHUNK);
+    if (v->pushed) {
+        node_put_pushed(b, &v->m);
+    } else {
+        inter_key_put(b, &v->m.key);
+        neb_buf_u32(b, chunk);
+    }
     neb_buf_u64(b, 0);
     struct inter_action *a = node_act(s, INTER_ACT_SEND_CHUNK);
     a->peer = peer;
@@ -168,6 +189,14 @@ void node_pump(struct step *s) {
     }
 }
 
+static void acknowledged(struct step *s, struct serve *v, uint32_t chunk) {
+    uint64_t flying = 0;
+    for (int i = 0; i < JOBS_MAX; i++)
+        flying += s->n->jobs[i].open ? flying_to(&s->n->jobs[i], s->from) : 0;
+    (void)inter_sender_ack(&v->out, chunk, flying - v->out.flying_bytes,
+                           &s->n->paths[s->from].estimate, s->now);
+}
+
 void node_serve_on_state(struct step *s, struct job *j, const struct inter_key *k,
                          const uint8_t digest[STATE_DIGEST], uint8_t from, enum inter_holding h,
                          const uint8_t *bits, uint32_t len) {
@@ -175,7 +204,12 @@ void node_serve_on_state(struct step *s, struct job *j, const struct inter_key *
     if (!v || memcmp(v->m.sha256, digest, STATE_DIGEST))
         return;
     v->moved = s->now;
+    if (v->pushed && h != INTER_HOLD_PART) // it has no ACK
+        acknowledged(s, v, 0);
     bool in_vain = inter_sender_done(&v->out) && h == INTER_HOLD_PART;
+    if (v->pushed) // it has dropped the UPDATE, and takes CHUNKs now: it has the manifest
+        inter_sender_way_lost(&v->out, 0);
+    v->pushed = false;
     if (h != INTER_HOLD_PART) {
         node_serve_remove(j, (size_t)(v - j->serves));
     } else if (inter_sender_state(&v->out, bits, len)) {
@@ -203,11 +237,7 @@ void node_on_ack(struct step *s, struct neb_rd *r) {
     struct serve *v = m < 0 ? NULL : find_serve(j, &k, (uint8_t)m);
     if (!v)
         return; // of a transfer that is over
-    struct path *p = &s->n->paths[s->from];
-    uint64_t flying = 0;
-    for (int i = 0; i < JOBS_MAX; i++)
-        flying += s->n->jobs[i].open ? flying_to(&s->n->jobs[i], s->from) : 0;
-    (void)inter_sender_ack(&v->out, chunk, flying - v->out.flying_bytes, &p->estimate, s->now);
+    acknowledged(s, v, chunk);
     v->moved = s->now;
 }
 

@@ -8,6 +8,7 @@
 //     node_lost.c        updates that were complete and are lost
 //     node_serve.c       chunks that leave
 //     node_round.c       proposals, votes, commits
+//     node_short.c       proposals in short
 //     node_check.c       what a proposal must be
 //     node_plan.c        plans in a proposal
 //     node_elect.c       heartbeats, epochs, terms
@@ -33,6 +34,9 @@ enum message {
     MSG_GONE,
     MSG_FORWARD,
     MSG_EVIDENCE,
+    MSG_SHORT,
+    MSG_UPDATE,
+    MSG_AGREE,
 };
 
 enum { ANY_ATTEMPT = 0 }; // in a WANT: any attempt
@@ -43,8 +47,9 @@ enum { STATE_DIGEST = 8 };
 enum { HEAD_BYTES = 16, HEADS = 16 };
 
 static const neb_ns heartbeat_every = NEB_S;
-static const neb_ns fresh_for = 5 * NEB_S;    // a member heard within this time is live
-static const neb_ns repeat_after = 2 * NEB_S; // open messages are repeated
+static const neb_ns heartbeat_rare = 3 * NEB_S; // of two members that send each other messages
+static const neb_ns fresh_for = 5 * NEB_S;      // a member heard within this time is live
+static const neb_ns repeat_after = 2 * NEB_S;   // open messages are repeated
 // no progress from a source: ask a (or another) member
 static const neb_ns want_soon = 300 * NEB_MS, want_late = 6 * NEB_S;
 // Time until a blob that the disk had no room for is opened again. A retry looks at the disk. If
@@ -153,6 +158,7 @@ struct fragment {
 
 struct serve { // one blob that is sent to one member
     uint8_t to;
+    bool pushed; // its only chunk brings the manifest (UPDATE)
     struct inter_manifest m;
     struct inter_sender out;
     neb_ns moved;
@@ -160,6 +166,7 @@ struct serve { // one blob that is sent to one member
 
 struct member {
     neb_ns heard;              // last heartbeat; 0: none since the start
+    neb_ns said, beat;         // last message to it, last heartbeat to it
     uint8_t excused;           // times that this node itself was away since then
     struct member_set reaches; // as it reports
     // Of its ledger, by its newest heartbeat. What it held under an older epoch is gone.
@@ -325,8 +332,8 @@ void node_send_manifest(struct step *s, struct job *j, const struct inter_manife
                         uint8_t member);
 void node_send_state(struct step *s, struct job *j, const struct slot *t, uint8_t member);
 void node_send_state_all(struct step *s, struct job *j, const struct slot *t);
-void node_send_record_all(struct step *s, struct job *j, enum message type,
-                          const struct inter_record *r);
+void node_send_record(struct step *s, struct job *j, enum message type,
+                      const struct inter_record *r, uint8_t to);
 void node_send_key(struct step *s, struct job *j, enum message type, const struct inter_key *k,
                    uint8_t member); // WANT, GONE
 void node_send_pull(struct step *s, struct job *j, struct fragment *g, uint8_t member);
@@ -334,7 +341,8 @@ void node_send_pull(struct step *s, struct job *j, struct fragment *g, uint8_t m
 void node_send_pull_of(struct step *s, struct job *j, const struct fragment *g, uint32_t round,
                        uint8_t member);
 void node_answer_old(struct step *s, const struct job *j, uint32_t round, uint32_t f);
-void node_repeat(struct step *s, struct job *j, struct fragment *g, uint8_t member);
+// Repeats what a member may have missed. pulled: it has just come to this round.
+void node_repeat(struct step *s, struct job *j, struct fragment *g, uint8_t member, bool pulled);
 
 // node_evidence.c
 void node_on_evidence(struct step *s, struct neb_rd *r);
@@ -380,6 +388,7 @@ void node_on_submit(struct step *s);
 void node_on_manifest(struct step *s, struct neb_rd *r);
 void node_on_state(struct step *s, struct neb_rd *r);
 void node_on_chunk(struct step *s, struct neb_rd *r);
+void node_on_update(struct step *s, struct neb_rd *r);
 void node_on_gone(struct step *s, struct neb_rd *r);
 void node_on_blob_done(struct step *s);
 void node_on_blob_room(struct step *s);
@@ -416,6 +425,10 @@ void node_serve_on_state(struct step *s, struct job *j, const struct inter_key *
                          const uint8_t *bits, uint32_t len);
 enum neb_status node_serve_add(struct step *s, struct job *j, uint8_t to,
                                const struct inter_manifest *m);
+// The update's only chunk shall bring the manifest. False: it has more, or is not served.
+bool node_serve_push(struct job *j, uint8_t to, const struct inter_manifest *m);
+// The member has dropped the UPDATE: it was not in that round yet. False: none was sent to it.
+bool node_serve_push_again(struct job *j, uint8_t to, const struct inter_manifest *m);
 void node_serve_remove(struct job *j, size_t i);
 void node_serves_lost(struct step *s, struct job *j, uint8_t member);
 void node_serves_decided(struct job *j, const struct fragment *g);
@@ -441,6 +454,30 @@ int node_least(const struct job *j);
 struct member_set node_owing(const struct step *s, const struct job *j);
 struct member_set node_no_room(const struct job *j);
 bool node_verify_record(struct inter_node *n, const struct job *j, const struct inter_record *r);
+// A proposal of the sender's; epoch: of its ledger. given: (n_given) manifests that came with it.
+void node_take_proposal(struct step *s, const struct inter_record *r, uint64_t epoch,
+                        const struct inter_manifest *given, uint8_t n_given);
+
+// node_short.c
+// Jobs are named by the first TAG_BYTES of their id.
+enum { TAG_BYTES = 8 };
+struct job *node_job_of_tag(struct inter_node *n, const uint8_t tag[TAG_BYTES]);
+// An own update without what its receiver knows: its member, its size and its digest. get sets
+// these from the sender and the bytes (data). False: malformed. *j NULL: the job is not open here,
+// or the bytes are damaged, which was reported.
+void node_put_pushed(struct neb_buf *b, const struct inter_manifest *m);
+bool node_get_pushed(struct step *s, struct neb_rd *r, struct job **j, struct inter_manifest *m,
+                     const uint8_t **data);
+// Fills all of a record but plans, verdicts, weights and clip factors, which are the usual ones.
+void node_expect(const struct job *j, const struct fragment *g, struct member_set listed,
+                 struct inter_record *r);
+// Sends the proposal in short. False: the member needs it in full, and nothing was sent.
+bool node_send_short(struct step *s, struct job *j, const struct inter_record *r, uint8_t to);
+void node_on_short(struct step *s, struct neb_rd *r);
+void node_send_agree(struct step *s, struct job *j, const struct fragment *g,
+                     const struct inter_accept *a);
+void node_on_agree(struct step *s, struct neb_rd *r);
+
 // node_check.c
 // UNKNOWN: not before the bytes are here.
 enum node_judgement { NODE_FAIR, NODE_UNFAIR, NODE_UNKNOWN };

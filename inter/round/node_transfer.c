@@ -144,7 +144,8 @@ void node_on_submit(struct step *s) {
         if (k != j->c.self && is_data(j, k) && (s->st = node_serve_add(s, j, k, m)) != NEB_OK)
             return;
     for (uint8_t k = 0; k < j->c.n_members; k++)
-        node_send_manifest(s, j, m, k);
+        if (!node_direct(s, j, k) || !node_serve_push(j, k, m))
+            node_send_manifest(s, j, m, k);
     check_digests(s, j, g);
     node_try_propose(s, j, g);
     node_try_commit(s, j, g); // its bytes alone may have been missing
@@ -228,20 +229,16 @@ bool node_possible(const struct job *j, const struct fragment *g, const struct i
            node_weight_possible(j, g, m->key.member, m->step, m->tokens);
 }
 
-void node_on_manifest(struct step *s, struct neb_rd *r) {
-    struct inter_manifest m;
-    if (!inter_manifest_get(r, &m) || !neb_rd_done(r)) {
-        node_fault(s, INTER_FAULT_MALFORMED);
-        return;
-    }
-    struct job *j = node_find_job(s->n, m.key.job);
+// Takes a manifest from member `from`. NULL: it is not wanted, or refused. *same: it was here.
+static struct slot *arrive(struct step *s, struct job *j, const struct inter_manifest *x, int from,
+                           bool *same) {
+    struct inter_manifest m = *x;
     struct fragment *g = node_find_fragment(j, m.key.fragment);
     if (!g)
-        return; // the job is not open here yet: the owner repeats it
-    int from = node_member(j, s->from);
+        return NULL; // the job is not open here yet: the owner repeats it
     if (from < 0 || !is_data(j, m.key.member)) {
         node_fault(s, INTER_FAULT_DENIED);
-        return;
+        return NULL;
     }
     if (m.key.round != g->round) {
         if (m.key.round > g->round) {
@@ -250,33 +247,49 @@ void node_on_manifest(struct step *s, struct neb_rd *r) {
         } else if (!node_lost_on_manifest(s, j, &m, (uint8_t)from)) {
             node_answer_old(s, j, m.key.round, m.key.fragment);
         }
-        return;
+        return NULL;
     }
     struct slot *t = &g->slots[m.key.member];
-    bool known = t->known && inter_key_equal(&t->m.key, &m.key),
-         same = known && same_digest(&t->m, &m) && !memcmp(t->m.sig, m.sig, sizeof m.sig);
-    if (!same && !node_verify_manifest(s->n, j, &m)) {
+    bool known = t->known && inter_key_equal(&t->m.key, &m.key);
+    *same = known && same_digest(&t->m, &m) && !memcmp(t->m.sig, m.sig, sizeof m.sig);
+    if (!*same && !node_verify_manifest(s->n, j, &m)) {
         node_fault(s, INTER_FAULT_DENIED);
-        return;
+        return NULL;
     }
-    if (!same && !node_possible(j, g, &m)) {
+    if (!*same && !node_possible(j, g, &m)) {
         node_blame_author(s, j, m.key.member, INTER_FAULT_FORGED);
-        return;
+        return NULL;
     }
-    if (known && !same)
+    if (known && !*same)
         node_second_update(s, j, &t->m, &m);
     if (is_second(g, &m)) { // the sender has no other blob
         mset_add(&t->gone, from);
         mset_add(&t->other, from);
     }
-    if (t->known && !same && !replaces(j, g, t, &m))
-        return;
-    if (!same && t->attempts >= INTER_ATTEMPTS_MAX && !is_sought(g, &m)) {
+    if (t->known && !*same && !replaces(j, g, t, &m))
+        return NULL;
+    if (!*same && t->attempts >= INTER_ATTEMPTS_MAX && !is_sought(g, &m)) {
         node_blame_author(s, j, m.key.member, INTER_FAULT_FORGED);
+        return NULL;
+    }
+    if (!*same && (s->st = take_manifest(s, j, g, &m)) != NEB_OK)
+        return NULL;
+    return t;
+}
+
+void node_on_manifest(struct step *s, struct neb_rd *r) {
+    struct inter_manifest m;
+    bool same;
+    if (!inter_manifest_get(r, &m) || !neb_rd_done(r)) {
+        node_fault(s, INTER_FAULT_MALFORMED);
         return;
     }
-    if (!same && (s->st = take_manifest(s, j, g, &m)) != NEB_OK)
+    struct job *j = node_find_job(s->n, m.key.job);
+    int from = j ? node_member(j, s->from) : -1;
+    struct slot *t = arrive(s, j, &m, from, &same);
+    if (!t)
         return;
+    struct fragment *g = node_find_fragment(j, m.key.fragment);
     if (!node_is_witness(j) && !t->no_room) // otherwise all of it would be sent again
         node_send_state(s, j, t, (uint8_t)from);
     check_digests(s, j, g);
@@ -331,6 +344,33 @@ static bool chunk_is_whole(const uint8_t *data, size_t len, uint64_t check) {
     return neb_rd_u64(&head) == check;
 }
 
+// False: it was here.
+static bool store_chunk(struct step *s, struct slot *t, const struct inter_key *k, uint32_t chunk,
+                        const uint8_t *data, size_t len) {
+    if (!inter_bitmap_set(&t->got, chunk))
+        return false;
+    struct inter_action *a = node_act(s, INTER_ACT_BLOB_WRITE);
+    a->key = *k;
+    a->chunk = chunk;
+    a->offset = (uint64_t)chunk * t->m.chunk_bytes;
+    a->view = data;
+    a->len = len;
+    mset_add(&t->senders, node_member(node_find_job(s->n, k->job), s->from));
+    s->n->paths[s->from].stats.payload_received += len;
+    t->moved = s->now;
+    return true;
+}
+
+static void finish_if_whole(struct step *s, const struct job *j, struct slot *t,
+                            const struct inter_key *k) {
+    const struct fragment *g = &j->fragments[k->fragment];
+    if (t->got.bits && t->got.set == t->got.n && !t->checking && !t->whole && !t->refused &&
+        (k->round < g->round || may_judge(j, g, t))) {
+        t->checking = true;
+        node_act(s, INTER_ACT_BLOB_FINISH)->manifest = t->m;
+    }
+}
+
 void node_on_chunk(struct step *s, struct neb_rd *r) {
     struct inter_key k;
     inter_key_get(r, &k);
@@ -370,27 +410,37 @@ void node_on_chunk(struct step *s, struct neb_rd *r) {
         say_ack(s, j, &k, chunk, (uint8_t)from);
         return;
     }
-    bool news = inter_bitmap_set(&t->got, chunk);
-    if (news) {
-        struct inter_action *a = node_act(s, INTER_ACT_BLOB_WRITE);
-        a->key = k;
-        a->chunk = chunk;
-        a->offset = (uint64_t)chunk * t->m.chunk_bytes;
-        a->view = data;
-        a->len = len;
-        mset_add(&t->senders, from);
-        s->n->paths[s->from].stats.payload_received += len;
-        t->moved = s->now;
-    } else {
+    if (!store_chunk(s, t, &k, chunk, data, len))
         node_fault(s, INTER_FAULT_REPLAY);
-    }
     say_ack(s, j, &k, chunk, (uint8_t)from);
-    struct fragment *g = node_find_fragment(j, k.fragment);
-    if (news && t->got.set == t->got.n && !t->checking &&
-        (k.round < g->round || may_judge(j, g, t))) {
-        t->checking = true;
-        node_act(s, INTER_ACT_BLOB_FINISH)->manifest = t->m;
+    finish_if_whole(s, j, t, &k);
+}
+
+void node_on_update(struct step *s, struct neb_rd *r) {
+    struct inter_manifest m;
+    struct job *j;
+    const uint8_t *data;
+    bool same = false;
+    if (!node_get_pushed(s, r, &j, &m, &data)) {
+        node_fault(s, INTER_FAULT_MALFORMED);
+        return;
     }
+    int from = j ? node_member(j, s->from) : -1;
+    struct slot *t = j ? arrive(s, j, &m, from, &same) : NULL;
+    if (!t)
+        return;
+    struct fragment *g = node_find_fragment(j, m.key.fragment);
+    bool takes = !node_is_witness(j) && !t->no_room && !t->whole && !t->checking && !t->refused &&
+                 may_send(t, (uint8_t)from);
+    if (takes)
+        (void)store_chunk(s, t, &m.key, 0, data, m.bytes);
+    finish_if_whole(s, j, t, &m.key);
+    if (t->no_room) // acknowledged now, asked for again when there is room
+        say_ack(s, j, &m.key, 0, (uint8_t)from);
+    else if (!node_is_witness(j) && !t->checking)
+        node_send_state(s, j, t, (uint8_t)from); // the gate is not ready, or it was here
+    check_digests(s, j, g);
+    node_try_propose(s, j, g);
 }
 
 // One more member has the update.
@@ -474,6 +524,8 @@ void node_on_blob_done(struct step *s) {
     if (!t)
         return;
     t->checking = false;
+    if (!s->e->ok && !s->e->refused && t->no_room)
+        return; // its file could not be opened, or its bytes not written
     if (s->e->no_room) {
         lose_room(s, t);
         return;
@@ -496,7 +548,10 @@ void node_on_blob_done(struct step *s) {
         held_by(s, j, t, j->c.self);
     else
         mset_add(&t->refusers, j->c.self);
-    node_send_state_all(s, j, t);
+    if (node_fixed_leader(j) && t->whole && !g->voted) // a proposal says it, too
+        node_try_propose(s, j, g);
+    if (!node_fixed_leader(j) || !j->leads || !g->voted || !t->whole)
+        node_send_state_all(s, j, t);
     node_try_propose(s, j, g);
     node_try_commit(s, j, g);
 }

@@ -172,7 +172,7 @@ const char *inter_service_no_room(const struct inter_service *s) {
 }
 
 static void tell_room(struct inter_service *s, const struct inter_key *k, enum neb_status kept) {
-    if (kept != NEB_OK)
+    if (service_not_kept(kept)) // not found: its file could not be opened, which was reported
         service_report_room(s, kept);
     queue_event(s, &(struct inter_event){.kind = INTER_EV_BLOB_ROOM,
                                          .peer = s->self < NEB_MEMBERS_MAX ? s->self : 0,

@@ -192,9 +192,9 @@ bool sim_byzantine_says(struct sim *s, uint8_t from, uint8_t to, uint8_t *p, siz
     uint8_t type = p[0];
     if ((from == l->twin) != mset_has(l->side, to) && !happens(s, l->leak))
         return false;
-    if (type == MSG_CHUNK || type == SIM_SUMS)
+    if (type == MSG_CHUNK || type == MSG_UPDATE || type == SIM_SUMS)
         return true;
-    if (type == MSG_PROPOSE && s->masks)
+    if ((type == MSG_PROPOSE || type == MSG_SHORT) && s->masks)
         part_sides(s);
     if (!sim_byzantine_on_terms(s, from, to, p, len))
         return false;

@@ -340,7 +340,7 @@ static void lost(struct sim *s, uint8_t i, const struct inter_action *x) {
 
 static void send_chunk(struct sim *s, uint8_t i, const struct inter_actions *a,
                        const struct inter_action *x) {
-    uint8_t blob[SIM_BLOB], sha[INTER_SHA_BYTES], head[64];
+    uint8_t blob[SIM_BLOB], sha[INTER_SHA_BYTES], head[256];
     struct sim_round *r = s->h[i].disk.rounds[x->key.fragment][x->key.round];
     const struct sim_blob *b = sim_disk_blob(r, x->key.member, x->key.attempt);
     if (b && b->rotten && !b->whole) {
@@ -786,7 +786,7 @@ void sim_host_submit(struct sim *s, uint8_t i, uint32_t f, const struct inter_ma
     render(blob, words);
     digest(blob, SIM_BLOB, m.sha256);
     m.bytes = SIM_BLOB;
-    m.chunk_bytes = INTER_CHUNK_MIN;
+    m.chunk_bytes = s->o.seed % 4 == 3 ? 2 * INTER_CHUNK_MIN : INTER_CHUNK_MIN; // one chunk, or two
     struct neb_buf b = {0};
     inter_manifest_put_body(&b, &m);
     sim_sign(h->id, "nebula manifest v1", b.p, b.len, m.sig);
@@ -794,6 +794,8 @@ void sim_host_submit(struct sim *s, uint8_t i, uint32_t f, const struct inter_ma
     if (!before_store(s, i))
         return;
     struct sim_blob *mine = disk_put(s, &h->disk, &m);
+    if (own && own->rotten && !memcmp(own->m.sha256, m.sha256, sizeof m.sha256))
+        m = own->m; // the signed manifest is still there: no second one under this key
     mine->m = m;
     memcpy(mine->words, words, sizeof mine->words);
     mine->whole = true;

@@ -45,6 +45,6 @@ once "--masked --byzantine --rounds 4" 114146 122540 201342
 pairs=1
 [[ ${NEBULA_TESTS:-} != nightly ]] || pairs=2
 "$sim" --exhaustive double --members 2 --rounds "$pairs"
-for members in 3 4; do # links and workers differ in speed
+for members in 2 3 4; do # links and workers differ in speed
     "$sim" --pace --members "$members" --rounds 20 --fragments 1 --seeds 80
 done
