@@ -86,5 +86,6 @@ exchanges() { # SCHEME: the number of exchanges that nebula check counts in 1,50
         jq 'if .ok then .exchanges else "refused" end'
 }
 is() { [[ $(exchanges "$1") == "$2" ]] || fail "$1: $(exchanges "$1") exchanges, not $2"; }
-is adamw-300x 500 && is momentum-300x 1500 && is muon-300x 94 && is muon-1000x 29 && is adamw-1000x 375
+is adamw-300x 500 && is adamw-1000x 375 && is momentum-300x 1500 && is muon-300x 94
+is muon-1000x 29
 echo "compare tunes, keeps and tabulates, and each scheme is a job"
