@@ -20,7 +20,7 @@ set(computes
   "parallel_mesh.*"
   "parallel_worker_mesh_mpirun"
   "cuda_(device|emulated|graph|stage)_?.*"
-  "cuda_(exact_ptx|gemm|schedule|gpu_run)"
+  "cuda_(clusters|exact_ptx|gemm|schedule|gpu_run)"
   "cuda_mesh(_queue|_options|_shards|_outer)?"
   "conform_comm_(mpi|socket)"
   "fault_(checkpoint_parts|ledger_faults)"

@@ -9,7 +9,7 @@ EMULATED=${EMULATED:?} EMULATED_NCCL=${EMULATED_NCCL:?}
 T=$(mktemp -d)
 trap 'rm -rf "$T"' EXIT
 mkdir "$T/bundle" "$T/path" "$T/bundle/lib"
-cp "$BUILD/nebula" "$BUILD/mesh_train" "$BUILD/tests/conform_comm" \
+cp "$BUILD/nebula" "$BUILD/nebula-clusters" "$BUILD/mesh_train" "$BUILD/tests/conform_comm" \
     "$SOURCE"/tests/gpu/{run,judge,torch_peer.py} "$SOURCE/tests/parallel/lib.sh" "$T/bundle/"
 cp "$EMULATED" "$T/bundle/libnebula_cuda.so"
 cp "$EMULATED" "$T/bundle/libnebula_device.so" # it needs no driver
@@ -92,6 +92,12 @@ done
 NEBULA_GPU_PLAN=small "$T/bundle/run" --part plan --into "$T/plan" >"$T/out" ||
     grep -q '^| 124M | 0' "$T/out" ||
     { cat "$T/out"; echo "nothing was planned, or measured"; exit 1; }
+NEBULA_GPU_SCIENCE=small "$T/bundle/run" --part science --into "$T/parts" >"$T/out" ||
+    { cat "$T/out"; exit 1; }
+row='^\| small \| [0-9]+ \| 16 \| (adamw|muon)(-300x)? \| [0-9.]+ \| [0-9.]+ \| '
+(($(grep -cE "$row- \| 1 \| [0-9.]+ \|$" "$T/out") == 2 &&
+    $(grep -cE "$row[-+][0-9.]+ \| [0-9]{2,} \| [0-9.]+ \|$" "$T/out") == 2)) ||
+    { cat "$T/out"; echo "a scheme is missing"; exit 1; }
 # PyTorch gets more time for a single shape: a fake python3 prints its arguments.
 mkdir "$T/python"
 cat >"$T/python/python3" <<'SH'
@@ -109,6 +115,8 @@ PATH=$T/python:$PATH "$T/bundle/run" --part torch --into "$T/torch" >"$T/out" ||
     { cat "$T/out"; echo "two shapes do not share a call's time"; exit 1; }
 rc=0
 "$T/bundle/run" --report "$T/parts" >"$T/out" || rc=$?
+grep -q '^| Federated and synchronous training, .* | ok |' "$T/out" ||
+    { cat "$T/out"; echo "a report without the science"; exit 1; }
 grep -q 'of commit abcdef0-dirty on' "$T/out" ||
     { cat "$T/out"; echo "a report of no commit"; exit 1; }
 [[ $rc == 1 ]] && grep -q '^| Codecs | ok |' "$T/out" && grep -q '^| speed | \*\*not run\*\* |' \

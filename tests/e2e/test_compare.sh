@@ -37,10 +37,12 @@ compare() { "$root/configs/compare" --out "$T/out" "$@"; }
 # ---- what is missing
 
 compare --list --seeds "1 2 3" >"$T/list" || fail "compare --list failed"
-[[ $(wc -l <"$T/list") == 32 && ! -e $T/out ]] ||
-    fail "at first each of eight schemes must have four rates of one seed: $(cat "$T/list")"
+[[ $(wc -l <"$T/list") == 36 && ! -e $T/out ]] ||
+    fail "at first each of nine schemes must have four rates of one seed: $(cat "$T/list")"
 if compare --list --sizes huge >"$T/log" 2>&1; then fail "an unknown size was accepted"; fi
-grep -q 'there are tiny and small' "$T/log" || fail "$(cat "$T/log")"
+grep -q 'there are tiny, small and medium' "$T/log" || fail "$(cat "$T/log")"
+compare --list --sizes medium --schemes muon >"$T/list" || fail "compare --list failed"
+grep -qx 'same medium muon, rate 0.003, seed 1, 10000 steps' "$T/list" || fail "$(cat "$T/list")"
 if compare --list --schemes best >"$T/log" 2>&1; then fail "an unknown scheme was accepted"; fi
 grep -q "no scheme 'best', but: adamw-today" "$T/log" || fail "$(cat "$T/log")"
 
@@ -84,5 +86,6 @@ exchanges() { # SCHEME: the number of exchanges that nebula check counts in 1,50
         jq 'if .ok then .exchanges else "refused" end'
 }
 is() { [[ $(exchanges "$1") == "$2" ]] || fail "$1: $(exchanges "$1") exchanges, not $2"; }
-is adamw-300x 500 && is momentum-300x 1500 && is muon-300x 94 && is muon-1000x 30
+is adamw-300x 500 && is adamw-1000x 375 && is momentum-300x 1500 && is muon-300x 94
+is muon-1000x 29
 echo "compare tunes, keeps and tabulates, and each scheme is a job"

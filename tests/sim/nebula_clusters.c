@@ -10,6 +10,9 @@
 //     --threads N           1
 //     --state FILE          saves its state here every 250 steps, and continues from it
 //     --stop-at N           saves, and ends at this step (tests)
+//     --device cuda         trains, encodes and merges on one device, where all clusters have their
+//                           own queue; the line then has step_s, seconds of a step and its exchange
+//     --precision fp32|bf16 as the key of a cluster (bf16 on a device, else fp32)
 //     --absent FROM:TO      the link of the last cluster is down from step FROM to step TO
 //
 // In an absence all clusters train on. Three or more go on with rounds without the last one, which
@@ -18,6 +21,7 @@
 //
 // sync.scheme: synchronous takes the batches of all clusters in every step and makes the outer step
 // on what it learned, every sync.interval steps.
+#include "agent/base/clock.h"
 #include "agent/base/log.h"
 #include "agent/exchange/exchange.h"
 #include "agent/job/groups.h"
@@ -25,13 +29,17 @@
 #include "agent/train/tensors.h"
 #include "agent/train/worker.h"
 #include "inter/record/weights.h"
+#include "kernels/device.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { SAVE_EVERY = 250 };
+enum {
+    SAVE_EVERY = 250,
+    WARM_UP = 16, // steps that step_s leaves out, if there are twice as many
+};
 
 struct commit { // of an absence
     struct inter_outer_part parts[INTER_PARTS_MAX];
@@ -39,6 +47,7 @@ struct commit { // of an absence
 };
 
 struct member {
+    struct kern *device; // NULL: the CPU
     struct intra_trainer *t;
     struct worker_tensors tensors;
     struct intra_sampler *samplers[AGENT_CLUSTERS_MAX];
@@ -73,6 +82,9 @@ struct run {
     struct inter_absence absences[NEB_MEMBERS_MAX];
     struct commit *commits; // (n_commits) for the last member
     size_t n_commits;
+    bool on_device;
+    enum agent_precision precision;
+    double step_s;
 };
 
 static bool synchronous(const struct run *r) {
@@ -127,6 +139,18 @@ static enum neb_status create_outer(struct run *r, struct member *m) {
     return st != NEB_OK || (m->counters && m->row_counts) ? st : NEB_ERR_NOMEM;
 }
 
+// From here on the parameters on the host are those of the last pull.
+static enum neb_status outer_to_device(struct member *m) {
+    float **there = calloc((size_t)m->tensors.n + 1, sizeof *there);
+    if (!there)
+        return NEB_ERR_NOMEM;
+    for (int32_t i = 0; i < m->tensors.n; i++)
+        there[i] = worker_tensors_there(&m->tensors, i);
+    enum neb_status st = inter_outer_to_device(m->outer, m->device, there, 0);
+    free(there);
+    return st;
+}
+
 static enum neb_status create_member(struct run *r, int number) {
     struct member *m = &r->members[number];
     const struct agent_job *j = &r->job;
@@ -143,6 +167,13 @@ static enum neb_status create_member(struct run *r, int number) {
     c.optim.schedule.steps = j->steps;
     for (int i = 0; i < m->n_samplers; i++)
         NEB_TRY(agent_job_sampler(j, synchronous(r) ? i : number, r->corpus, &m->samplers[i]));
+    if (r->on_device)
+        NEB_TRY(kern_device_open(0, NULL, &m->device));
+    c.device = m->device;
+    c.device_type = r->precision == AGENT_PRECISION_BF16 ||
+                            (r->precision == AGENT_PRECISION_AUTO && r->on_device)
+                        ? KERN_BF16
+                        : KERN_F32;
     NEB_TRY(intra_trainer_create(&c, r->K, &m->t));
     NEB_TRY(worker_tensors_create(NULL, m->t, &m->tensors));
     if (!r->fragment) {
@@ -151,7 +182,8 @@ static enum neb_status create_member(struct run *r, int number) {
             return NEB_ERR_NOMEM;
         NEB_TRY(exchange_cut(j, m->tensors.units, m->tensors.n, r->fragment));
     }
-    return create_outer(r, m);
+    NEB_TRY(create_outer(r, m));
+    return m->device ? outer_to_device(m) : NEB_OK;
 }
 
 static enum neb_status set_up(struct run *r, int threads) {
@@ -341,9 +373,16 @@ static enum neb_status merge(struct run *r, int32_t f) {
     return NEB_OK;
 }
 
+static enum neb_status parameters_changed(struct run *r) { // on the device
+    for (int i = 0; i < r->n && r->on_device; i++)
+        NEB_TRY(intra_trainer_changed(r->members[i].t, NULL));
+    return NEB_OK;
+}
+
 static enum neb_status exchange(struct run *r) {
     if (r->absent_to && r->step == r->absent_to) {
         NEB_TRY(catch_up(r));
+        NEB_TRY(parameters_changed(r));
         if (r->n == 2) // both send again as soon as they see each other
             NEB_TRY(send(r, 0));
     }
@@ -357,12 +396,14 @@ static enum neb_status exchange(struct run *r) {
                 changed = changed || more;
                 if (more)
                     NEB_TRY(d == AGENT_SEND ? send(r, f) : merge(r, f));
+                if (d == AGENT_MERGE)
+                    NEB_TRY(parameters_changed(r));
             }
     }
     return NEB_OK;
 }
 
-static void learn(struct run *r, struct member *m, bool first) {
+static enum neb_status learn(struct run *r, struct member *m, bool first) {
     struct intra_step_stats s;
     size_t T = (size_t)r->job.seq_len;
     for (int32_t a = 0; a < r->job.accumulate; a++)
@@ -375,6 +416,7 @@ static void learn(struct run *r, struct member *m, bool first) {
     m->tokens += (uint64_t)s.tokens;
     if (first)
         intra_loss_add(&(double){s.loss}, &r->loss, s.loss);
+    return s.status;
 }
 
 // ---- state --------------------------------------------------------------------------------------
@@ -400,6 +442,7 @@ static enum neb_status save_member(const struct run *r, struct member *m,
         snprintf(name, sizeof name, "cursor.%d", i);
         NEB_TRY(intra_ckpt_add(w, name, INTRA_U64, INTRA_CURSOR_WORDS, 1, cursor));
     }
+    NEB_TRY(inter_outer_pull(m->outer));
     inter_outer_arrays(m->outer, a);
     for (int i = 0; i < INTER_OUTER_ARRAYS; i++)
         NEB_TRY(intra_ckpt_add(w, a[i].name, INTRA_F32, a[i].n, 1, a[i].p));
@@ -433,6 +476,7 @@ static enum neb_status load_member(struct run *r, struct member *m, const struct
     inter_outer_arrays(m->outer, a);
     for (int i = 0; i < INTER_OUTER_ARRAYS; i++)
         NEB_TRY(intra_ckpt_read(c, a[i].name, INTRA_F32, a[i].n, 1, a[i].p));
+    NEB_TRY(inter_outer_push(m->outer));
     for (int32_t f = 0; f < r->fragments; f++) {
         uint64_t kept[2];
         snprintf(name, sizeof name, "kept.%d", f);
@@ -493,12 +537,19 @@ static bool quiet(const struct run *r) {
 // ---- the run ------------------------------------------------------------------------------------
 
 static enum neb_status train(struct run *r) {
-    int64_t saved = r->step;
+    int64_t saved = r->step, timed = r->step;
+    if (r->job.steps - r->step >= 2 * WARM_UP)
+        timed += WARM_UP;
+    neb_ns from = neb_now();
     while (r->step < r->job.steps) {
         for (int i = 0; i < r->n; i++)
-            learn(r, &r->members[i], i == 0);
+            NEB_TRY(learn(r, &r->members[i], i == 0));
         r->step++;
         NEB_TRY(exchange(r));
+        if (r->step > timed)
+            r->step_s = neb_seconds(neb_now() - from) / (double)(r->step - timed);
+        else if (r->step == timed)
+            from = neb_now();
         bool stops = r->step >= r->stop_at;
         if (r->state && quiet(r) && (r->step >= saved + SAVE_EVERY || stops)) {
             NEB_TRY(save_all(r));
@@ -552,6 +603,8 @@ static enum neb_status report(struct run *r) {
         json_object_set_new(o, "payload_bytes", json_integer((json_int_t)r->payload_bytes));
         json_object_set_new(o, "reduction_payload", json_real(dense / (double)r->payload_bytes));
     }
+    if (r->on_device)
+        json_object_set_new(o, "step_s", json_real(r->step_s));
     json_dumpf(o, stdout, JSON_COMPACT | JSON_REAL_PRECISION(7));
     putchar('\n');
     json_decref(o);
@@ -564,6 +617,7 @@ static void destroy(struct run *r) {
         inter_outer_destroy(&m->outer);
         worker_tensors_destroy(&m->tensors);
         intra_trainer_destroy(&m->t);
+        kern_destroy(&m->device);
         for (int k = 0; k < m->n_samplers; k++)
             intra_sampler_destroy(&m->samplers[k]);
         for (int32_t f = 0; f < r->fragments; f++) {
@@ -618,8 +672,14 @@ static enum neb_status take(struct run *r, int argc, char **argv, int *threads) 
             NEB_TRY(take_absence(r, value));
         else if (!strcmp(key, "--state"))
             r->state = value;
+        else if (!strcmp(key, "--device") && !strcmp(value, "cuda"))
+            r->on_device = true;
+        else if (!strcmp(key, "--precision") && !strcmp(value, "fp32"))
+            r->precision = AGENT_PRECISION_FP32;
+        else if (!strcmp(key, "--precision") && !strcmp(value, "bf16"))
+            r->precision = AGENT_PRECISION_BF16;
         else
-            return neb_fail(NEB_ERR_INVALID, "unknown option %s", key);
+            return neb_fail(NEB_ERR_INVALID, "unknown option %s %s", key, value);
     }
     return agent_job_validate(&r->job, argv[1]);
 }
