@@ -5,9 +5,9 @@
 #include "compress/codec.h"
 
 enum {
-    OFTEN = 4,        // largest H of a sparse codec's recipe
-    RARELY = 8,       // smallest H that costs AdamW much
-    STEPS_SHORT = 300 // a run too short for warm-up 120
+    OFTEN = 4,        // largest interval of a recipe with a sparse codec
+    RARELY = 8,       // smallest interval that costs AdamW much
+    STEPS_SHORT = 300 // shorter runs are too short for a warm-up of 120 steps
 };
 
 // True if the recipes were measured with jobs like this one.
@@ -26,8 +26,8 @@ static const char *of_muon(const struct agent_sync *s, bool sparse) {
     if (s->mu > 0 || s->eta < 0.9F || s->eta > 1.1F)
         return "Muon is best without an outer optimiser: sync.outer {lr: 1, momentum: 0}";
     return sparse && s->interval <= OFTEN
-               ? "Muon loses less with a dense codec: sync.codec int2 every 16 steps "
-                 "(sync.interval) sends as many bytes as topk:128/4096 every 3"
+               ? "Muon loses less with a dense codec: sync.codec int2 with sync.interval 16 "
+                 "sends about as many bytes as topk:128/4096 with 3"
                : NULL;
 }
 
@@ -36,15 +36,15 @@ static const char *of_adamw(const struct agent_job *job, bool sparse) {
     const struct intra_optim_config *o = &job->optim;
     if (s->interval >= RARELY)
         return "long intervals cost AdamW much: optim.name muon loses less (optim.lr about 0.004, "
-               "sync.codec int2 every 16 steps, sync.outer {lr: 1, momentum: 0})";
-    // Without beta1 all momentum is the outer one, which is another recipe.
+               "sync.interval 16, sync.codec int2, sync.outer {lr: 1, momentum: 0})";
+    // With a beta1 near 0 all momentum is outer momentum: another recipe.
     if (!sparse || s->interval > OFTEN || agent_job_exchanging(job) != 2 || o->beta1 < 0.5F)
         return NULL;
     return o->beta1 > 0.85F || o->schedule.warmup < 100 || s->mu > 0 || s->eta < 1.3F ||
                    s->eta > 1.5F
-               ? "a sparse codec every few steps loses nothing with AdamW if optim.beta1 is 0.8, "
-                 "optim.warmup 120 steps, optim.lr that of synchronous training, and sync.outer "
-                 "{lr: 1.414, momentum: 0}"
+               ? "AdamW with a sparse codec every few steps loses nothing if optim.beta1 is 0.8, "
+                 "optim.warmup 120, optim.lr that of synchronous training, and sync.outer {lr: "
+                 "1.414, momentum: 0}"
                : NULL;
 }
 
