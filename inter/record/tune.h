@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The controller: it chooses codec, overlap τ and interval H of each member from measurements.
-// Pure; it remembers a few numbers per member and fragment.
+// Pure, with a few numbers of state per member and fragment.
 //
 //     goodput, RTT, step time, bytes and error of the last update, rounds left
 //         ─► codec, τ, H, reason
@@ -20,14 +20,14 @@
 // user allows that. A dense codec is allowed while its error, predicted from the measured one,
 // stays at or below error_max. A sparse codec is allowed if the job itself uses it, or if the
 // remaining rounds send every element several times (rounds × density ≥ INTER_COVERAGE_MIN), so
-// that a short run does not turn to one. If nothing fits, round trips may be the reason: a coarser
-// codec that arrives hardly earlier is not used.
+// never in a short run. If nothing fits, round trips may be the reason: a coarser codec that
+// arrives hardly earlier is not used.
 //
 // Balance. A slow member makes fewer steps: as many as it can while the fastest member makes its H.
 // It leaves out some of every 64 steps, evenly spread, together with their data. So all members
 // keep the same steps, rounds, schedules and cursors. Its update counts by the tokens that it did
-// see. A member that is less than an eighth slower leaves out none. No member makes fewer than an
-// eighth of them.
+// see. A member that is less than an eighth slower leaves out no step. Every member makes at least
+// an eighth of its steps.
 //
 // Hysteresis. A plan that no longer fits is replaced at once, by one that fits with a margin of
 // 1.2. A costlier plan (finer codec, smaller τ, smaller H) must fit with a margin of 1.5, usually
@@ -36,10 +36,9 @@
 // trial the wait for the next one doubles.
 //
 // Feedback. An estimate can be wrong for long, so the updates themselves decide. The time from an
-// update's manifest until all others have it shows the goodput that it met. No costlier plan is
-// made that would be late at this goodput. If two updates in a row are late under a plan, the next
-// plan is made as if the link had only the goodput that they met. One late update alone may have
-// met an outage.
+// update's manifest until all others have it shows the goodput that it had. The controller makes no
+// costlier plan that would be late at this goodput. If two updates in a row are late, the next plan
+// assumes only the goodput that they had. A single late update may be due to an outage.
 //
 // H is common to all members, because a member that sends earlier waits in every round for the
 // others. A record holds the H that each member needs. Every member uses the longest one
@@ -56,7 +55,7 @@
 
 // Round trips from an update's arrival to its commit: manifest; proposal and vote; commit.
 enum { INTER_AGREE_TRIPS = 3 };
-// How often the rounds of a run must send every element of a sparse codec.
+// Least rounds × density for a sparse codec, unless the job itself uses it.
 #define INTER_COVERAGE_MIN 3.75
 
 enum inter_reason {
@@ -67,8 +66,8 @@ enum inter_reason {
     INTER_REASON_ERROR,    // the codec loses too much
     INTER_REASON_ROOM,     // a finer codec or an earlier merge fits
     INTER_REASON_TRIAL,    // a finer codec is tried, because updates are too small to measure
-    INTER_REASON_LIMIT,    // nothing within the bounds fits: the fastest plan
-    INTER_REASON_SPEED,    // its speed relative to the fastest member has changed
+    INTER_REASON_LIMIT,    // no allowed plan fits: the fastest of them
+    INTER_REASON_SPEED,    // the member's speed relative to the fastest one has changed
     INTER_REASON_OTHERS,   // another member needs a longer interval
     INTER_REASONS
 };

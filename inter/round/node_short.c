@@ -1,31 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 // Messages that say only what their receiver cannot compute.
 //
-// SHORT is a proposal. A receiver that has the manifests of all listed updates knows most of the
-// record: it follows from these manifests and the previous record.
+// SHORT is a proposal. A receiver that has the manifests of all listed updates can compute most of
+// the record's value from them and the previous record.
 //
 //     SHORT   | type u8 | job, TAG_BYTES of its id | fragment | round | term | listed members |
 //             | epoch u64 | hash of the value, CHECK_BYTES of it | differences | signature |
 //             | the leader's accept: signature |
 //
-//     differences   | bytes that are as expected | length | bytes | … to the end of the value
+//     differences   | number of expected bytes | length | other bytes | … to the end of the value
 //
-// UPDATE is the only chunk of an update, from its owner, with the manifest. It is a bulk message.
+// UPDATE is an update of one chunk, from its owner, with the manifest. It is a bulk message.
 //
 //     UPDATE  | type u8 | job, TAG_BYTES of its id | fragment | round | attempt u32 | chunk size |
 //             | tokens | step | steps | missed | flags u8 | digest of θ and v u64 u64 |
 //             | goodput | round trip | step time | error f32 | codec level u8 | full u8 |
 //             | signature | SHA-256 of the bytes, 8 bytes of it | bytes |
 //
-// AGREE is the ACCEPT of one of two members, for the record that its leader proposed last.
+// AGREE is an ACCEPT in a job of two members, for the record that its leader proposed last.
 //
 //     AGREE   | type u8 | job, TAG_BYTES of its id | fragment | round | term |
 //             | hash of the value, CHECK_BYTES of it | epoch u64 | signature |
 //
-// Fields without a type are numbers of 7 bits a byte. The epoch is that of the leader's ledger,
-// also in its accept. The hash shows whether both sides expected the same. If they did not, because
-// a member signed two updates, the receiver asks for the proposal in full (PULL, answered by
-// PROPOSE). The signatures cover the full texts.
+// Fields without a type are varints (7 bits a byte). The epoch is that of the leader's ledger, also
+// in its accept. The hash shows whether both sides have the same value. If not, because a member
+// signed two updates, the receiver asks for the full proposal (PULL, answered by PROPOSE).
+// Signatures cover the full messages, not the short ones.
 #include "agent/base/sha256.h"
 #include "inter/record/weights.h"
 #include "inter/round/node_state.h"

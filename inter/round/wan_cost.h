@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Cost of exchanges between clusters, before anything is started: how long an update is in flight,
-// how much of that time is hidden by inner steps, how many bytes are sent. Pure. It is one half of
-// `nebula plan`; intra/cost/cost.h is the other.
+// how much of that time inner steps hide, how many bytes are sent. Pure functions. This is one half
+// of `nebula plan`; intra/cost/cost.h is the other.
 //
 //     step    … │ send ────────────── τ steps ──────────────► │ merge │ …
 //     worker    │encode│ trains on                    │ stall │apply  │
 //     agents           │ flight ──────────► │ agree │
 //
+//     τ:      overlap (sync.overlap); H: interval (sync.interval)
 //     flight: bytes / goodput, and round trips of TCP's slow start
-//     agree:  INTER_AGREE_TRIPS round trips, and what must be on disk first
+//     agree:  INTER_AGREE_TRIPS round trips (tune.h), and writes to disk
 //
-// A cluster that is faster than the slowest one makes its H steps and waits: that is stall as well.
+// A cluster that is faster than the slowest one waits after its H steps: that is stall as well.
 //
-// Source: Mathis et al. (1997) for the form of the rate under loss; the constant is that of CUBIC.
+// Rate under packet loss: the form is that of Mathis et al. (1997), the constant that of CUBIC.
 #ifndef INTER_WAN_COST_H
 #define INTER_WAN_COST_H
 #include <stdbool.h>
@@ -20,9 +21,9 @@
 
 struct inter_wan_path {  // between any two clusters
     double bits_s;       // of the link, each direction; above 0
-    double rtt_s, loss;  // loss: share of segments, [0, 1)
+    double rtt_s, loss;  // loss: share of segments lost, [0, 1)
     double sync_s;       // of one fsync on a head node
-    int32_t members;     // that exchange; each sends to all others
+    int32_t members;     // clusters that exchange; each sends to all others
     int32_t connections; // bulk connections of a pair
 };
 
@@ -48,11 +49,11 @@ struct inter_wan_work {
 };
 
 struct inter_wan_load {
-    double params; // that are trained and exchanged
+    double params; // trained and exchanged
     double counts; // bytes of row counts in an update
     double step_s; // of the slowest cluster
     int32_t fragments;
-    const struct inter_wan_work *work; // (codecs)
+    const struct inter_wan_work *work; // one per codec
 };
 
 struct inter_wan_plan {
@@ -62,7 +63,7 @@ struct inter_wan_plan {
     double bytes;   // sent by a cluster to all others in an interval, overhead included
     double busy;    // share of the link's time in use
     double step_s;  // a step with its part of the exchange
-    double slower;  // inter_wan_slower of its known loss
+    double slower;  // inter_wan_slower of its loss (inter_wan_loss)
     double cost;    // step_s times slower
 };
 
@@ -73,29 +74,29 @@ void inter_wan_exchange(const struct inter_wan_path *p, const struct inter_wan_l
                         const struct inter_wan_codec *codecs, int32_t codec, int32_t interval,
                         int32_t overlap, struct inter_wan_plan *out);
 
-// Chooses H, τ and codec: the least time to a given loss. This is the time of a step, times the
-// known cost of the scheme in loss. Among plans that are alike (0.005 nats) it takes the one with
-// the fewest bytes. A sparse codec is not chosen for a run in which its rounds send every entry
-// less than INTER_COVERAGE_MIN times.
+// What inter_wan_choose may choose. It takes the H, τ and codec with the least time to a given
+// loss: the time of a step, times inter_wan_slower of the scheme. Among plans whose cost is alike
+// (within 0.005 nats) it takes the one with the fewest bytes. It takes a sparse codec only if the
+// rounds of the run send every entry INTER_COVERAGE_MIN times or more (tune.h).
 struct inter_wan_choice {
     int32_t interval; // 0: choose
     int32_t overlap;  // -1: choose
     int32_t codec;    // -1: choose
     int64_t steps;    // of the run; a chosen interval is about an eighth of it at most
     bool anticipates; // clusters train on their share of the residual (sync.anticipate)
-    bool muon;        // the optimiser; else AdamW. Long intervals cost AdamW more
-    // Limits of a chosen interval and overlap; 0: none.
+    bool muon;        // the optimiser is Muon, else AdamW; long intervals cost AdamW more
+    // A chosen H is above interval_above, at most interval_most; τ below overlap_below. 0: none.
     int32_t interval_above, interval_most, overlap_below;
 };
-// What a scheme is known to cost in held-out loss, in nats per token, against synchronous training
-// with the same optimiser at equal steps: 1.3 million parameters, two clusters.
+// Measured cost of a scheme in held-out loss, in nats per token, against synchronous training with
+// the same optimiser and equal steps (1.3 million parameters, two clusters).
 double inter_wan_loss(const struct inter_wan_codec *codec, const struct inter_wan_choice *c,
                       int32_t interval, int32_t overlap);
-// The same as a factor on the time to a given loss, for a model of this size: e^(loss / 0.62) for
-// 1.3 million parameters; larger models pay a smaller part.
+// The same as a factor on the time to a given loss: e^(loss / 0.62) for 1.3 million parameters; for
+// larger models the part above 1 is smaller.
 double inter_wan_slower(double loss, double params);
-// False: even the best plan needs more than the link can carry; *out is the best all the same. If
-// the limits allow no plan, *out is unchanged.
+// False: even the best plan, in *out, needs more than the link can carry. If the limits allow no
+// plan, *out is unchanged.
 bool inter_wan_choose(const struct inter_wan_path *p, const struct inter_wan_load *l,
                       const struct inter_wan_codec *codecs, int32_t n_codecs,
                       const struct inter_wan_choice *c, struct inter_wan_plan *out);

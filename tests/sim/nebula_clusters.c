@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 // All clusters of a job in one process, without links or agents: about as fast as a synchronous
-// run. Trainer, samplers, schedule, codecs and outer step are those of the product, so the losses
-// are those of a run in which every round has the update of every cluster.
+// run. Trainer, samplers, schedule, codecs and outer step are the product's. So the losses are
+// those of a real run in which every round has the update of every cluster.
 //
 //     nebula-clusters JOB.yaml [--set KEY=VALUE]... [options]      prints one line of JSON
 //
-//     --seed N, --steps N   as `nebula pretrain`
+//     --seed N, --steps N   as in `nebula pretrain`
 //     --corpus DIR          instead of data.corpus
-//     --threads N           1
+//     --threads N           default 1
 //     --state FILE          saves its state here every 250 steps, and continues from it
-//     --stop-at N           saves, and ends at this step (tests)
-//     --device cuda         trains, encodes and merges on one device, where all clusters have their
-//                           own queue; the line then has step_s, seconds of a step and its exchange
-//     --precision fp32|bf16 as the key of a cluster (bf16 on a device, else fp32)
+//     --stop-at N           saves its state at this step and ends (for tests)
+//     --device cuda         trains, encodes and merges on one device, with a queue per cluster; the
+//                           line then has step_s: seconds of a step with its part of the exchange
+//     --precision fp32|bf16 as clusters.precision (default: bf16 on a device, else fp32)
 //     --absent FROM:TO      the link of the last cluster is down from step FROM to step TO
 //
 // In an absence all clusters train on. Three or more go on with rounds without the last one, which
 // applies their commits at step TO. Two cannot: they merge at step TO. The absence must be longer
 // than sync.merge_after intervals, and the job must have one fragment.
 //
-// sync.scheme: synchronous takes the batches of all clusters in every step and makes the outer step
-// on what it learned, every sync.interval steps.
+// sync.scheme: synchronous takes the batches of all clusters in every step. Every sync.interval
+// steps it makes the outer step, on the change of the parameters since the last one.
 #include "agent/base/clock.h"
 #include "agent/base/log.h"
 #include "agent/exchange/exchange.h"
