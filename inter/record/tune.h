@@ -20,8 +20,8 @@
 // user allows that. A dense codec is allowed while its error, predicted from the measured one,
 // stays at or below error_max. A sparse codec is allowed if the job itself uses it, or if the
 // remaining rounds send every element several times (rounds × density ≥ INTER_COVERAGE_MIN), so
-// never in a short run. If nothing fits, round trips may be the reason: a coarser codec that
-// arrives hardly earlier is not used.
+// a short run does not change to one. If nothing fits, round trips may be the reason: a coarser
+// codec that arrives hardly earlier is not used.
 //
 // Balance. A slow member makes fewer steps: as many as it can while the fastest member makes its H.
 // It leaves out some of every 64 steps, evenly spread, together with their data. So all members
