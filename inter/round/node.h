@@ -436,6 +436,9 @@ void inter_node_job_bound(struct inter_node *n, const uint8_t job[INTER_ID_BYTES
                           uint64_t blob_bytes);
 // First attempt of this node's present ledger (inter_attempt_first).
 uint32_t inter_node_attempt(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES]);
+// True for messages that bring an update with its manifest. They are bulk messages, but their
+// signature is checked, so they count against a peer's limit.
+bool inter_node_is_update(uint8_t type);
 // Appends a record as the COMMIT that members send each other.
 void inter_node_commit_message(struct neb_buf *out, const struct inter_record *r);
 // Chunk size for a new manifest.

@@ -232,9 +232,10 @@ void node_on_pull(struct step *s, struct neb_rd *r) {
     int m = j ? node_member(j, s->from) : -1;
     if (!g || m < 0)
         return;
-    if (round < g->round)
+    if (round < g->round) {
+        node_serve_behind(j, (uint8_t)m, f);
         node_answer_old(s, j, round, f);
-    else if (round == g->round)
+    } else if (round == g->round)
         // The member has just opened the job or come back, and lacks what was sent before.
         node_repeat(s, j, g, (uint8_t)m, true);
 }

@@ -57,12 +57,22 @@ bool node_serve_push(struct job *j, uint8_t to, const struct inter_manifest *m) 
     return v->pushed = v->out.ready = true;
 }
 
+void node_serve_behind(struct job *j, uint8_t to, uint32_t fragment) {
+    for (size_t i = 0; i < j->n_serves; i++) {
+        struct serve *v = &j->serves[i];
+        if (v->to != to || !v->pushed || v->m.key.fragment != fragment)
+            continue;
+        inter_sender_way_lost(&v->out, 0);
+        v->out.ready = false;
+    }
+}
+
 bool node_serve_push_again(struct job *j, uint8_t to, const struct inter_manifest *m) {
     struct serve *v = find_serve(j, &m->key, to);
     if (!v || !v->pushed)
         return false;
     inter_sender_way_lost(&v->out, 0);
-    return true;
+    return v->out.ready = true;
 }
 
 static bool accepts(const struct inter_record *r, const struct inter_manifest *m) {

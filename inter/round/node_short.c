@@ -103,6 +103,8 @@ static bool valid(struct neb_buf *room, const struct inter_manifest *m) {
     return !room->oom && inter_manifest_get(&r, &again) && neb_rd_done(&r);
 }
 
+bool inter_node_is_update(uint8_t type) { return type == MSG_UPDATE; }
+
 bool node_get_pushed(struct step *s, struct neb_rd *r, struct job **j, struct inter_manifest *m,
                      const uint8_t **data) {
     uint8_t tag[TAG_BYTES];

@@ -47,7 +47,8 @@ enum { STATE_DIGEST = 8 };
 enum { HEAD_BYTES = 16, HEADS = 16 };
 
 static const neb_ns heartbeat_every = NEB_S;
-static const neb_ns heartbeat_rare = 3 * NEB_S; // of two members that send each other messages
+static const neb_ns heartbeat_rare = 2 * NEB_S; // of two members that send each other messages
+enum { ROUNDS_NEAR = 32 };                      // that a member makes between two heartbeats
 static const neb_ns fresh_for = 5 * NEB_S;      // a member heard within this time is live
 static const neb_ns repeat_after = 2 * NEB_S;   // open messages are repeated
 // no progress from a source: ask a (or another) member
@@ -427,6 +428,9 @@ enum neb_status node_serve_add(struct step *s, struct job *j, uint8_t to,
                                const struct inter_manifest *m);
 // The update's only chunk shall bring the manifest. False: it has more, or is not served.
 bool node_serve_push(struct job *j, uint8_t to, const struct inter_manifest *m);
+// The member is in an earlier round: an UPDATE waits until it comes to the round (PULL) or answers a
+// manifest (STATE).
+void node_serve_behind(struct job *j, uint8_t to, uint32_t fragment);
 // The member has dropped the UPDATE: it was not in that round yet. False: none was sent to it.
 bool node_serve_push_again(struct job *j, uint8_t to, const struct inter_manifest *m);
 void node_serve_remove(struct job *j, size_t i);

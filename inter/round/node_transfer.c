@@ -114,6 +114,13 @@ static void check_digests(struct step *s, const struct job *j, struct fragment *
 
 // ---- this member's own update -------------------------------------------------------------------
 
+// True if the member can take an UPDATE of the round, as far as its last heartbeat tells.
+static bool near(const struct step *s, const struct job *j, uint8_t m,
+                 const struct inter_manifest *own) {
+    return node_live(s, j, m) &&
+           j->members[m].rounds[own->key.fragment] + ROUNDS_NEAR >= own->key.round;
+}
+
 void node_on_submit(struct step *s) {
     const struct inter_manifest *m = s->e->manifest;
     struct job *j = node_find_job(s->n, m->key.job);
@@ -144,7 +151,7 @@ void node_on_submit(struct step *s) {
         if (k != j->c.self && is_data(j, k) && (s->st = node_serve_add(s, j, k, m)) != NEB_OK)
             return;
     for (uint8_t k = 0; k < j->c.n_members; k++)
-        if (!node_direct(s, j, k) || !node_serve_push(j, k, m))
+        if (!node_direct(s, j, k) || !near(s, j, k, m) || !node_serve_push(j, k, m))
             node_send_manifest(s, j, m, k);
     check_digests(s, j, g);
     node_try_propose(s, j, g);
@@ -603,8 +610,11 @@ void node_on_state(struct step *s, struct neb_rd *r) {
         if (k.attempt > t->hint_attempt)
             t->hints = mset_none();
         t->hint_attempt = k.attempt > t->hint_attempt ? k.attempt : t->hint_attempt;
-        if (h == INTER_HOLD_COMPLETE && k.attempt == t->hint_attempt)
+        if (h == INTER_HOLD_COMPLETE && k.attempt == t->hint_attempt) {
+            t->moved =
+                mset_empty(t->hints) ? s->now : t->moved; // the owner's copy may be on its way
             mset_add(&t->hints, m);
+        }
         return; // a member that has it can be asked for it
     }
     if (t->m.key.attempt != k.attempt || memcmp(t->m.sha256, digest, sizeof digest)) {
@@ -723,7 +733,8 @@ static void want(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
     for (uint8_t x = 0; x < j->c.n_members; x++)
         if (x != j->c.self && !node_direct(s, j, x))
             mset_remove(&from, x);
-    bool reached = m != j->c.self && node_direct(s, j, m), pushed = t->known && reached && !sought;
+    bool reached = m != j->c.self && node_direct(s, j, m),
+         pushed = (t->known || !mset_empty(t->hints)) && reached && !sought;
     // If the owner is out of reach, another member is asked soon. If that one sends nothing, the
     // next one is asked.
     neb_ns patience = want_soon;

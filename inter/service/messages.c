@@ -139,7 +139,8 @@ static bool affordable(struct inter_service *s, uint32_t peer, bool told, size_t
     return false;
 }
 
-// The same for control messages of rounds, streams and snapshots.
+// The same for control messages of rounds, streams and snapshots, and for updates that bring their
+// manifest, because its signature is checked.
 static bool keeps_pace(struct inter_service *s, uint32_t peer) {
     if (neb_bucket_take(&s->mail[peer].rounds, neb_now(), 1, INTER_ROUNDS_BURST,
                         INTER_ROUNDS_A_SECOND))
@@ -253,7 +254,7 @@ void service_on_event(void *user, const struct inter_link_event *e) {
         on_lost(s, e->peer, e->way);
     else if (e->kind != INTER_LINK_MSG)
         on_link(s, e->peer, e->kind == INTER_LINK_UP);
-    else if (!bulk && !own && !keeps_pace(s, e->peer))
+    else if ((!bulk || inter_node_is_update(type)) && !own && !keeps_pace(s, e->peer))
         return;
     else if (type == INTER_MSG_STREAM)
         s->st = inter_streams_message(s->streams, e->peer, bulk, e->data, e->len);
