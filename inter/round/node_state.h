@@ -428,8 +428,8 @@ enum neb_status node_serve_add(struct step *s, struct job *j, uint8_t to,
                                const struct inter_manifest *m);
 // The update's only chunk shall bring the manifest. False: it has more, or is not served.
 bool node_serve_push(struct job *j, uint8_t to, const struct inter_manifest *m);
-// The member is in an earlier round: an UPDATE waits until it comes to the round (PULL) or answers a
-// manifest (STATE).
+// The member is in an earlier round: an UPDATE waits until it comes to the round (PULL) or answers
+// a manifest (STATE).
 void node_serve_behind(struct job *j, uint8_t to, uint32_t fragment);
 // The member has dropped the UPDATE: it was not in that round yet. False: none was sent to it.
 bool node_serve_push_again(struct job *j, uint8_t to, const struct inter_manifest *m);

@@ -24,11 +24,10 @@ static const struct known {
     double error;                // dense codec: times its squared relative error
     double halving;              // sparse codec: times log2(1 / density)
     double shortage; // sparse codec: times (ENOUGH / (rounds * density) - 1), if positive
-} adamw = {3, 4, 0.05, 0.01, 0, 0.02}, muon = {1, 20, 0.06, 0.023, 0.009, 0.045};
+} adamw = {3, 4, 0.05, 0.01, 0, 0.016}, muon = {1, 20, 0.06, 0.023, 0.009, 0.045};
 static const double ENOUGH = 10;
 static const double WAITING = 0.05; // without sync.anticipate: times the squared relative error
-// Merges late by a part of H were measured up to a third, without loss. Beyond is a judgement.
-static const double LATE_FREE = 1.0 / 3, LATE = 0.06;
+static const double LATE = 0.085;   // times the square of τ / H
 // From synchronous AdamW with 500 and with 1,500 steps: log(3) for the difference of their losses.
 static const double NATS_PER_E_FOLD = 0.62;
 // The part of its time that a gap costs falls with the size of a model (M = 2, H 30, dense, in
@@ -92,7 +91,7 @@ double inter_wan_loss(const struct inter_wan_codec *codec, const struct inter_wa
                 k->shortage * fmax(0, ENOUGH / coverage(codec, c, interval) - 1);
     else
         loss += k->error * error;
-    return loss + (c->anticipates ? 0 : WAITING * error) + LATE * fmax(0, late - LATE_FREE);
+    return loss + (c->anticipates ? 0 : WAITING * error) + LATE * late * late;
 }
 
 double inter_wan_slower(double loss, double params) {
