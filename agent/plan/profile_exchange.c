@@ -261,9 +261,10 @@ static double allocated(void) {
 // bytes of an update.
 static enum neb_status held(const struct cmp_codec *codec, size_t members, size_t rows,
                             double *bytes, double *update) {
-    struct exchange x = {.rows = rows, .units = UNITS_LEAST};
+    struct kern_pool *pool = NULL;
+    NEB_TRY(kern_pool_create(1, &pool));
+    struct exchange x = {.pool = pool, .rows = rows, .units = UNITS_LEAST};
     double unused = INFINITY;
-    NEB_TRY(kern_pool_create(1, &x.pool));
     double before = allocated();
     enum neb_status st = exchange_make(&x);
     if (st == NEB_OK)
@@ -274,7 +275,7 @@ static enum neb_status held(const struct cmp_codec *codec, size_t members, size_
     double arrays = 4.0 * (double)x.n * (INTER_OUTER_ARRAYS + 3); // the state, and zero to theta_m
     *bytes = allocated() - before - arrays - *update;
     exchange_free(&x);
-    kern_pool_destroy(&x.pool);
+    kern_pool_destroy(&pool);
     return st;
 }
 
