@@ -73,8 +73,8 @@ digests_equal "$run"
 round_digests_equal "$run"
 ledgers_verify "$run" a b c
 skipped=$(summary '.clusters[] | select(.name == "b") | .lost_steps' "$run")
-# b may repeat the few steps that it made before it was stopped.
-((skipped <= sent && skipped > sent - 100)) ||
+# b may repeat the steps that it made before it was stopped, but not the whole interval of 500.
+((skipped <= sent && skipped > sent - 400)) ||
     fail "b made $((3000 - skipped)) steps after its loss, but $sent of 3000 were sent before"
 grep -oh 'an update that this cluster sent .*' "$run"/clusters/b/jobs/*/worker.log
 echo "$((3000 - skipped)) steps made after the loss, $sent sent before it; digests equal"
