@@ -4,17 +4,15 @@
 #include "agent/cli/commands.h"
 #include "agent/daemon/daemon.h"
 #include "agent/proc/ipc.h"
+#include "agent/proc/port.h"
 #include "agent/proc/seal.h"
 #include "security/members.h"
 #include "security/seal.h"
 
-#include <arpa/inet.h>
 #include <jansson.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -26,19 +24,12 @@ struct places { // how agents are reached
     char netns[AGENT_CLUSTERS_MAX][64];
 };
 
-// A port that is free now. If another program takes it first, the agent that binds it fails with an
-// error.
+// If another program takes the port first, the agent that binds it fails with an error.
 static enum neb_status free_port(int *out) {
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof a;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    bool good = fd >= 0 && bind(fd, (struct sockaddr *)&a, len) == 0 &&
-                getsockname(fd, (struct sockaddr *)&a, &len) == 0;
-    enum neb_status st = good ? NEB_OK : neb_fail_errno("cannot find a free port on loopback");
-    *out = ntohs(a.sin_port);
-    if (fd >= 0)
-        close(fd);
-    return st;
+    int fd;
+    NEB_TRY(agent_port_bind(false, &fd, out));
+    close(fd);
+    return NEB_OK;
 }
 
 static enum neb_status place_on_loopback(int n, struct places *p) {

@@ -42,8 +42,8 @@ static const char *of_adamw(const struct agent_job *job, bool sparse) {
         return NULL;
     return o->beta1 > 0.85F || o->schedule.warmup < 100 || s->mu > 0 || s->eta < 1.3F ||
                    s->eta > 1.5F
-               ? "AdamW with a sparse codec every few steps loses nothing if optim.beta1 is 0.8, "
-                 "optim.warmup 120, optim.lr that of synchronous training, and sync.outer {lr: "
+               ? "AdamW with a sparse codec every few steps loses least with optim.beta1 0.8, "
+                 "optim.warmup 120, the optim.lr of synchronous training, and sync.outer {lr: "
                  "1.414, momentum: 0}"
                : NULL;
 }

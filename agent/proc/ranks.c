@@ -4,9 +4,9 @@
 #include "agent/base/clock.h"
 #include "agent/base/log.h"
 #include "agent/proc/child.h"
+#include "agent/proc/port.h"
 #include "intra/ranks/comm.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -77,25 +78,10 @@ static void forget_others(void) {
         unsetenv(names[i]);
 }
 
-// Finds a free port, on loopback or on all addresses.
-static enum neb_status bind_any(bool everywhere, int *fd, int *port) {
-    struct sockaddr_in a = {.sin_family = AF_INET,
-                            .sin_addr.s_addr = htonl(everywhere ? INADDR_ANY : INADDR_LOOPBACK)};
-    socklen_t len = sizeof a;
-    *fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (*fd < 0 || bind(*fd, (struct sockaddr *)&a, sizeof a) != 0 ||
-        getsockname(*fd, (struct sockaddr *)&a, &len) != 0)
-        return neb_fail_errno("cannot open a port for the ranks to meet at");
-    *port = ntohs(a.sin_port);
-    return NEB_OK;
-}
-
 enum neb_status agent_ranks_become(char *const *argv) {
-    int fd = -1, port = 0;
-    enum neb_status st = bind_any(true, &fd, &port);
-    if (fd >= 0)
-        close(fd);
-    NEB_TRY(st);
+    int fd, port;
+    NEB_TRY(agent_port_bind(true, &fd, &port));
+    close(fd);
     forget_others();
     NEB_TRY(set_number("MASTER_PORT", port));
     NEB_TRY(set_secret());
@@ -124,7 +110,7 @@ static _Noreturn void become(const struct ranks *r, int rank, pid_t parent, char
 
 static enum neb_status start_all(struct ranks *r, char *const *argv) {
     pid_t parent = getpid();
-    NEB_TRY(bind_any(false, &r->listener, &r->port));
+    NEB_TRY(agent_port_bind(false, &r->listener, &r->port));
     if (listen(r->listener, r->n) != 0)
         return neb_fail_errno("cannot open a port for the ranks to meet at");
     forget_others();

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// agent/proc/ipc and agent/proc/child: messages inside one machine, and the life of child
-// processes.
+// agent/proc/ipc, child and port: messages inside one machine, the life of child processes, and
+// ports for them.
 #include "agent/proc/child.h"
 #include "agent/proc/ipc_state.h"
+#include "agent/proc/port.h"
 #include "inter/link/accept_limit.h"
 #include "tests/testing.h"
 #include "tests/unit/scratch.h"
@@ -486,6 +487,23 @@ static void test_stubborn_child_is_killed(void **state) {
     neb_log_set_sink(NULL, NULL);
 }
 
+// No client connection can take a port that an agent will listen on soon.
+static void test_port(void **state) {
+    (void)state;
+    int clients = 0, fd[2], port[2];
+    FILE *f = fopen("/proc/sys/net/ipv4/ip_local_port_range", "re");
+    assert_true(f && fscanf(f, "%d", &clients) == 1);
+    fclose(f);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(agent_port_bind(false, &fd[i], &port[i]), NEB_OK);
+    assert_int_not_equal(port[0], port[1]);
+    for (int i = 0; i < 2; i++) {
+        assert_true(port[i] > 0 && (clients <= 10000 || port[i] < clients));
+        assert_int_equal(listen(fd[i], 1), 0);
+        close(fd[i]);
+    }
+}
+
 static int set_up(void **state) {
     if (scratch_make(state) != 0)
         return -1;
@@ -503,6 +521,7 @@ int main(void) {
         cmocka_unit_test(test_versions),
         cmocka_unit_test(test_is_here),
         cmocka_unit_test(test_is_busy),
+        cmocka_unit_test(test_port),
         cmocka_unit_test(test_child_output_and_end),
         cmocka_unit_test(test_stubborn_child_is_killed),
     };

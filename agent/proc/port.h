@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// A port that another process will listen on soon.
+#ifndef AGENT_PROC_PORT_H
+#define AGENT_PROC_PORT_H
+#include "agent/base/status.h"
+
+#include <stdbool.h>
+
+// Binds a free TCP port: on loopback, or everywhere on all addresses. The port is below the range
+// that the kernel gives to clients, so no connection takes it after *fd is closed.
+// fd: the caller closes it. Errors: NEB_ERR_IO.
+enum neb_status agent_port_bind(bool everywhere, int *fd, int *port);
+#endif
