@@ -11,9 +11,9 @@
 #include "agent/job/config.h"
 #include "agent/job/id.h"
 #include "agent/proc/ipc.h"
+#include "agent/proc/port.h"
 #include "inter/service/service.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -22,7 +22,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -420,13 +419,10 @@ static void test_bounded(void **state) {
 // ---- set-up ------------------------------------------------------------------------------------
 
 static uint16_t free_port(void) {
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t n = sizeof a;
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    assert_int_equal(bind(fd, (struct sockaddr *)&a, n), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &n), 0);
+    int fd, port;
+    assert_int_equal(agent_port_bind(false, &fd, &port), NEB_OK);
     close(fd);
-    return ntohs(a.sin_port);
+    return (uint16_t)port;
 }
 
 static int setup(void **state) {
