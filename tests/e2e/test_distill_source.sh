@@ -26,19 +26,11 @@ same() { # A B
     [[ $(digest "$T/$1") == "$(digest "$T/$2")" ]] || fail "$2: another student than that of $1"
 }
 killed() { # NAME LOCAL STEP-WORKER...: runs the job and kills workers on the way
-    local name=$1 pid at victim
-    there() { # the worker may be on its way back
-        victim=$(pgrep -f "nebula worker .*$T/$name/clusters/${at#*-}" | head -n 1 || true)
-        [[ $victim ]]
-    }
+    local name=$1 pid
     NEBULA_FAULT=worker.step:+500 timeout 600 "$nebula" distill "$T/$name.yaml" --local "$2" \
         --out "$T/$name" >"$T/$name.log" 2>&1 &
     pid=$!
-    for at in "${@:3}"; do
-        wait_step "$T/$name" "${at%-*}" "$pid" || fail "the run ended before step ${at%-*}"
-        within 30 there || fail "no worker of ${at#*-} found"
-        kill -KILL "$victim"
-    done
+    kill_workers "$T/$name" "$pid" "${@:3}"
     wait "$pid" || fail "the run with killed workers failed"
 }
 
