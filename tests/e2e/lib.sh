@@ -197,7 +197,9 @@ clusters() {
 # started_by waits for the child of `timeout` and prints its id.
 agent_of() { pgrep -o -f "nebula agent --home $run/clusters/$1 "; }
 worker_of() { pgrep -o -f "nebula worker .*$run/clusters/$1/"; }
-started_by() { within 30 pgrep -P "$1" -f 'nebula (pretrain|distill)' || fail "the run did not start"; }
+started_by() {
+    within 30 pgrep -P "$1" -f 'nebula (pretrain|distill)' || fail "the run did not start"
+}
 # RUN PID STEP-CLUSTER…: kills (kill -9) the worker of each cluster when beta has made STEP steps.
 # A worker may be on its way back from the kill before, so the script waits for it.
 kill_workers() {

@@ -70,7 +70,7 @@ def teach(tokenizer, how=""):
             if how == "bad" and text.step % 5 == 0:
                 bad_labels(t, text)
             if how == "slow":
-                time.sleep(0.15)
+                time.sleep(0.4)
             if t.writes(text.step):
                 refuses("early", 2, t.put, text, *labels_of(text, t.k))
                 refuses("one", 1, t.answer, text, [[3]])

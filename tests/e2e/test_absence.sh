@@ -9,7 +9,7 @@ make_corpus
 make_job "$T/job.yaml" "merge_after: 4"
 sed -i 's/steps: 60/steps: 300/; s/interval: 10/interval: 5/; s/overlap: 0/overlap: 3/;
     s/every_steps: 20/every_steps: 0/; s/windows: 16/windows: 32/; $a log_every: 2' "$T/job.yaml"
-clean_up() { kill -CONT ${stopped[@]:-} 2>/dev/null || true; end_now ${pid:+"$pid"}; }
+clean_up() { kill -CONT "${stopped[@]}" 2>/dev/null || true; end_now ${pid:+"$pid"}; }
 stopped=()
 
 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/whole" >"$T/whole.log" 2>&1 ||

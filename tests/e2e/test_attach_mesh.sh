@@ -145,7 +145,8 @@ finish kept
 
 # All take the first values of one cluster. Both sites seal what they write.
 "$nebula" seal init "$T/seal.key" --home "$T/home" >"$T/sealed" || fail "seal init failed"
-seal=$T/seal.key init='{from: alpha}' run from "--mesh cols 2 --brief 0.25" "--mesh rows 3 --brief 0.5"
+seal=$T/seal.key init='{from: alpha}' \
+    run from "--mesh cols 2 --brief 0.25" "--mesh rows 3 --brief 0.5"
 finish from
 find "$T/from" -name '*.ckpt' -o -name '*.part' >"$T/sealed"
 (($(grep -c 'part$' "$T/sealed") > 2)) || fail "the ranks wrote no parts: $(cat "$T/sealed")"

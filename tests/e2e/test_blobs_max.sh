@@ -34,9 +34,9 @@ wait_rounds() { # CLUSTER ROUNDS
 
 # The space of updates changes all the time, and one more round may be in flight at a query.
 within_bounds() {
-    local status
+    local status want='"used_bytes":([0-9]+),"cap_bytes":([0-9]+|null),"dropped_rounds":([0-9]+)'
     status=$("$nebula" status --home "$run.a" --json)
-    [[ $status =~ \"used_bytes\":([0-9]+),\"cap_bytes\":([0-9]+|null),\"dropped_rounds\":([0-9]+) ]] || return 1
+    [[ $status =~ $want ]] || return 1
     kept=${BASH_REMATCH[1]} cap=${BASH_REMATCH[2]} dropped=${BASH_REMATCH[3]}
     on_disk=$(find "$run.a/blobs" -name '*.blob' -printf '%s\n' 2>/dev/null |
         awk '{ n += $1 } END { print n + 0 }') || true
@@ -73,7 +73,8 @@ absence() { # NAME options of the agents…: c is away for 20 rounds
     "$nebula" agent --home "$run.c" "$@" >"$run.c.log" 2>&1 & agent[c]=$!
     for x in a b c; do
         for y in a b c; do
-            [[ $x == "$y" ]] || within 30 link_up "${run##*/}.$x" "$y" || fail "$x has no link to $y"
+            [[ $x == "$y" ]] || within 30 link_up "${run##*/}.$x" "$y" ||
+                fail "$x has no link to $y"
         done
     done
     timeout 600 "$nebula" pretrain "$T/job.yaml" --home "$run.a" --out "$run" >"$run.log" 2>&1 &

@@ -57,8 +57,8 @@ fi
 grep -q "no labels of step 20 " "$T/mixed.log" || fail "the error does not name the missing labels"
 
 # kill -9 of each worker in turn.
-NEBULA_FAULT=worker.step:+100 timeout 600 "$nebula" distill "$T/job.yaml" --local 2 --out "$T/kill" \
-    --set distill.cache= >"$T/kill.log" 2>&1 &
+NEBULA_FAULT=worker.step:+100 timeout 600 "$nebula" distill "$T/job.yaml" --local 2 \
+    --out "$T/kill" --set distill.cache= >"$T/kill.log" 2>&1 &
 pid=$!
 kill_workers "$T/kill" "$pid" 13-alpha 27-beta
 wait "$pid" || fail "the run with killed workers failed"

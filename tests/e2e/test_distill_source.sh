@@ -6,13 +6,14 @@
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/pairs.sh"
 make_pairs
+batch=2
 job "$T/teacher.yaml" "$one"
 run "$T/teacher.yaml" 1 "$T/teacher" --steps 60 --set eval.windows=1
 run "$T/teacher.yaml" 1 "$T/other" --steps 30 --seed 9 --set eval.windows=1
 init="teacher: {init: $T/teacher/checkpoint/model.ckpt}"
 short() { # NAME CLUSTERS [keys of the distill section]
     job "$T/$1.yaml" "$2" "$3"
-    sed -i 's/steps: 60/steps: 24/; s/windows: 20/windows: 2/; s/batch: 6/batch: 2/
+    sed -i 's/steps: 60/steps: 24/; s/windows: 20/windows: 2/
         s/every_steps: 10/every_steps: 6/' "$T/$1.yaml"
 }
 taught() { # NAME: all steps have labels

@@ -6,7 +6,7 @@
 # holds if the digests arrive after the worker has started from the state.
 . "$(dirname "$0")/lib.sh"
 make_corpus
-clean_up() { kill -CONT ${stopped[@]:-} 2>/dev/null || true; end_now ${pid:+"$pid"}; }
+clean_up() { kill -CONT "${stopped[@]}" 2>/dev/null || true; end_now ${pid:+"$pid"}; }
 stopped=()
 
 make_job "$T/job.yaml" "grace_s: 1, commit_all: false"
