@@ -6,7 +6,7 @@
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/pairs.sh"
 make_pairs
-batch=2 windows=6
+batch=4 windows=6
 job "$T/teacher.yaml" "$one"
 run "$T/teacher.yaml" 1 "$T/teacher" --steps 60
 teacher=$T/teacher/checkpoint/model.ckpt

@@ -7,6 +7,7 @@
 "$BUILD/wanlink" probe >/dev/null || skip "there is no emulated WAN"
 . "$(dirname "$0")/pairs.sh"
 make_pairs
+batch=3 windows=8
 job "$T/teacher.yaml" "$one"
 run "$T/teacher.yaml" 1 "$T/teacher" --steps 60
 job "$T/job.yaml" "$both" \
