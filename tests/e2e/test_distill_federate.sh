@@ -8,7 +8,7 @@
 make_pairs
 batch=2 windows=6
 job "$T/teacher.yaml" "$one"
-run "$T/teacher.yaml" 1 "$T/teacher" --steps 60
+run "$T/teacher.yaml" 1 "$T/teacher" --steps 20
 three=$(cluster_list beta student gamma student alpha teacher)
 job "$T/job.yaml" "$three" "teacher: {init: $T/teacher/checkpoint/model.ckpt}, federate: true"
 cat >>"$T/job.yaml" <<YAML

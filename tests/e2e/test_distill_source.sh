@@ -8,8 +8,8 @@
 make_pairs
 batch=2
 job "$T/teacher.yaml" "$one"
-run "$T/teacher.yaml" 1 "$T/teacher" --steps 60 --set eval.windows=1
-run "$T/teacher.yaml" 1 "$T/other" --steps 30 --seed 9 --set eval.windows=1
+run "$T/teacher.yaml" 1 "$T/teacher" --steps 20 --set eval.windows=1
+run "$T/teacher.yaml" 1 "$T/other" --steps 10 --seed 9 --set eval.windows=1
 init="teacher: {init: $T/teacher/checkpoint/model.ckpt}"
 short() { # NAME CLUSTERS [keys of the distill section]
     job "$T/$1.yaml" "$2" "$3"

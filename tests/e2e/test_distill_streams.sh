@@ -8,7 +8,7 @@
 make_pairs
 batch=4 windows=6
 job "$T/teacher.yaml" "$one"
-run "$T/teacher.yaml" 1 "$T/teacher" --steps 60
+run "$T/teacher.yaml" 1 "$T/teacher" --steps 20
 teacher=$T/teacher/checkpoint/model.ckpt
 job "$T/job.yaml" "$both" "teacher: {init: $teacher}"
 run "$T/job.yaml" 2 "$T/plain"

@@ -9,7 +9,7 @@
 make_pairs
 batch=3 windows=8
 job "$T/teacher.yaml" "$one"
-run "$T/teacher.yaml" 1 "$T/teacher" --steps 60
+run "$T/teacher.yaml" 1 "$T/teacher" --steps 20
 job "$T/job.yaml" "$both" \
     "teacher: {init: $T/teacher/checkpoint/model.ckpt}, k_min: 4, k_max: 32, ahead: 8"
 
