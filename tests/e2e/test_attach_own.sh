@@ -44,7 +44,8 @@ alpha() { # until beta has opened its checkpoint again
     local rc=18
     while [[ $rc == 18 ]]; do
         rc=0
-        timeout 600 "$client" "$(home owner alpha)" e2e 1 --brief 0.25 >"$T/owner-a.log" 2>&1 || rc=$?
+        timeout 600 "$client" "$(home owner alpha)" e2e 1 --brief 0.25 \
+            >"$T/owner-a.log" 2>&1 || rc=$?
     done
     return "$rc"
 }
@@ -86,8 +87,8 @@ jq -e '.memory.alpha.rank_bytes == .memory.beta.rank_bytes' "$T/plan.json" >"$T/
     fail "plan divides what rank 0 holds alone: $(cat "$T/plan.json")"
 
 # The disk of the first cluster has lost its list and who agrees with it. Its loop comes back.
-timeout 600 "$client" "$(home owner beta)" e2e -1 --brief 0.5 --detach-at 30 >"$T/owner-b.log" 2>&1 &
-b=$!
+timeout 600 "$client" "$(home owner beta)" e2e -1 --brief 0.5 --detach-at 30 \
+    >"$T/owner-b.log" 2>&1 & b=$!
 wait $b || fail "the loop of beta failed: $(cat "$T/owner-b.log")"
 kill "$(pgrep -P "$a")"; wait "$a" || true # the job waits for beta before this loop can end
 kill -KILL "$(pgrep -f "nebula agent --home $(home owner alpha) " | head -n 1)"

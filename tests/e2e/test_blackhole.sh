@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # A black hole in the middle of a transfer. Both sides notice it (bound 8 s on an idle machine). The
-# transfer continues after the link returns (bound 4 s). At most one window is sent twice. HOLE sets the length of the
-# outage in seconds.
+# transfer continues after the link returns (bound 4 s). At most one window is sent twice. HOLE sets
+# the length of the outage in seconds.
 . "$(dirname "$0")/lib.sh"
 "$BUILD/wanlink" probe >/dev/null || skip "there is no emulated WAN"
 hole=${HOLE:-8}
