@@ -20,15 +20,7 @@ job() { # FILE CLUSTERS STEPS
 pace 8
 clean_up() { end_now ${pid:+"$pid"}; }
 rounds() { largest "$1" round round '' 0; }
-wait_rounds() { # DIR ROUNDS PID
-    local i
-    for ((i = 0; i < 600; i++)); do
-        (($(rounds "$1") >= $2)) && return 0
-        kill -0 "$3" 2>/dev/null || fail "the run ended before round $2"
-        sleep 0.1
-    done
-    fail "$1 did not reach round $2 within a minute"
-}
+wait_rounds() { wait_round "$@" || fail "$1 did not reach round $2, or it ended"; } # DIR ROUND PID
 kill_agent() { # DIR NAME
     local pid
     pid=$(pgrep -f "nebula agent --home $1/clusters/$2 " | head -n 1)

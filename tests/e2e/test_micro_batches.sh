@@ -40,13 +40,10 @@ jq -e '[.clusters[].tokens] == [60 * 8 * 64, 60 * 8 * 64]' "$T/cut/summary.json"
     fail "wrong number of tokens: $(jq -c '[.clusters[].tokens]' "$T/cut/summary.json")"
 
 # A stopped run is resumed with other micro-batches.
-pace 100
+pace 200
 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/again" >"$T/again.log" 2>&1 &
 pid=$!
-for ((i = 0; i < 600; i++)); do
-    (($(steps_done "$T/again" alpha) >= 20)) && break
-    sleep 0.1
-done
+wait_step "$T/again" 20 "$pid" alpha || fail "the run did not reach step 20"
 kill -INT "$pid"
 wait "$pid" || true
 unset NEBULA_FAULT

@@ -18,7 +18,7 @@ rc=0
 
 sed -i '/name: c17/d' "$T/job.yaml"
 run=$T/run
-pace 20
+pace 100
 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 16 --out "$run" \
     --set steps=100 >"$run.log" 2>&1 &
 pid=$!

@@ -26,7 +26,7 @@ step_of() { "$nebula" status --home "$T/$1" --json 2>/dev/null | jq -r '.jobs[0]
 beyond() { (($(step_of "$1") > $2)); }
 
 make_corpus
-pace 15
+pace 40
 "$nebula" init --name acme --listen "$enrol" --link "127.0.0.1:$((port + 1))" --member hub --dir \
     "$T/hub" >/dev/null
 agent hub $((port + 1))
