@@ -272,7 +272,7 @@ largest() { # DIR KIND NUMBER CLUSTER ELSE [TEXT in the line]
 }
 # steps_done DIR [CLUSTER]: the newest step of a cluster (beta).
 steps_done() { largest "$1" step step "${2-beta}" 0; }
-# wait_step DIR STEP PID [CLUSTER]: until a cluster (beta) has made this step. Status 1 if the run of
+# wait_step DIR STEP PID [CLUSTER]: until a cluster (beta) has made this step. Status 1: the run of
 # PID ended, or hangs. wait_round: until this round is merged, by any cluster if none is given.
 wait_step() { wait_number step "$1" "$2" "$3" "${4:-beta}"; }
 wait_round() { wait_number round "$1" "$2" "$3" "${4:-}"; }

@@ -49,7 +49,9 @@ run=
 end alpha
 agent gamma
 within 20 link_up gamma beta || fail "gamma has no link to beta"
-stop_arrived() { "$nebula" ledger show "$T/beta" --json | jq -e '.outbox.gamma == null' >/dev/null; }
+stop_arrived() {
+    "$nebula" ledger show "$T/beta" --json | jq -e '.outbox.gamma == null' >/dev/null
+}
 within 20 stop_arrived || fail "beta still keeps the stop for gamma"
 end beta
 agent alpha

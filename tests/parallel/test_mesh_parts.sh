@@ -6,7 +6,7 @@ set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 
 need_mpi
-limit=200 # a busy machine
+limit=200 # a busy machine is slow
 launcher=socket # its waiting ranks sleep; those of MPI poll
 
 for options in "clip=adagc bias=1" "tied=1" "trainable=lora"; do
@@ -71,8 +71,8 @@ for m in 2x1x1 1x2x2; do
         echo "$m: some rank other than 0 did not write two parts"; exit 1; }
     (($(ls "$work/parts" | wc -l) == 2 * dp * pp * tp)) ||
         { ls -l "$work/parts"; echo "$m: a file is left over"; exit 1; }
-    timeout 200 "$BUILD/mesh_train" 0 0 0 steps=0 load="$work/parts/p.ckpt" save="$work/again.ckpt" \
-        >/dev/null
+    timeout 200 "$BUILD/mesh_train" 0 0 0 steps=0 load="$work/parts/p.ckpt" \
+        save="$work/again.ckpt" >/dev/null
     same "$work/one.ckpt" "$work/again.ckpt" "$m: parts written during training hold something else"
     timeout 200 "$BUILD/mesh_train" 0 0 0 steps=0 load="$work/parts/p.ckpt.2" save="$work/$m.ckpt" \
         >/dev/null
