@@ -9,6 +9,7 @@ make_corpus
 job() { # FILE CLUSTERS STEPS
     make_job "$1"
     light "$1"
+    shape "$1" 'n_layers: 1, d_model: 32, n_heads: 2, n_kv_heads: 2, d_ff: 64'
     sed -i -e "s/steps: 60/steps: $3/" -e '/^  - {name: beta/d' -e '/^  - {name: alpha/d' \
         -e 's/outer: {/grace_s: 20, outer: {/' "$1"
     local i names=abcdef
@@ -17,7 +18,7 @@ job() { # FILE CLUSTERS STEPS
             echo other), weight: 1}], threads: 1}" >>"$1"
     done
 }
-pace 8
+pace 20
 clean_up() { end_now ${pid:+"$pid"}; }
 rounds() { largest "$1" round round '' 0; }
 wait_rounds() { wait_round "$@" || fail "$1 did not reach round $2, or it ended"; } # DIR ROUND PID
@@ -28,7 +29,7 @@ kill_agent() { # DIR NAME
     kill -KILL "$pid"
 }
 
-job "$T/three.yaml" 3 700
+job "$T/three.yaml" 3 300
 timeout 600 "$nebula" pretrain "$T/three.yaml" --local 3 --out "$T/three" >"$T/three.log" 2>&1 &
 pid=$!
 wait_rounds "$T/three" 5 "$pid"
@@ -43,7 +44,7 @@ grep -q 'agent a was killed and is started again' "$T/three.log" ||
 ledgers_verify "$T/three" a b c
 echo "three clusters, leader killed: $(summary '.rounds' "$T/three") rounds, digests equal"
 
-job "$T/five.yaml" 4 500
+job "$T/five.yaml" 4 250
 echo "  - {name: w, witness: true}" >>"$T/five.yaml"
 timeout 600 "$nebula" pretrain "$T/five.yaml" --local 5 --out "$T/five" >"$T/five.log" 2>&1 &
 pid=$!

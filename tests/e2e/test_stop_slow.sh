@@ -43,7 +43,7 @@ stop() { # sends SIGTERM, runs the command, and sets $took, the seconds until th
 step() { "$nebula" status --home "$T/a" --json | jq '.jobs[0].step'; }
 ready() { says a '.jobs[0].step >= 5'; }
 
-run 4500
+run 7000
 timeout 600 "$nebula" pretrain "$T/job.yaml" "${job[@]}" --out "$T/run" >"$T/run.log" 2>&1 &
 pid[run]=$!
 wait_for 60 "steps" ready
@@ -59,14 +59,14 @@ saved=$(find "$T/a/jobs" -name 'step-*.ckpt' | sed 's/.*step-0*\([0-9]*\).ckpt/\
 grep -q 'suspended after a checkpoint' "$T/a.log" || fail "the job was not suspended"
 
 # The job continues from that step. Now the operator's limit is shorter than the write needs.
-run 4500 --stop-within 4
+run 7000 --stop-within 4
 wait_for 60 "steps beyond" says a ".jobs[0].step > $((saved + 2))"
 stop true
 ((took < 60)) || fail "--stop-within 4 took $took s"
 grep -q 'not complete 4 s after the agent was asked to end' "$T/a.log" ||
     fail "the reason is missing"
 
-run 4500
+run 7000
 wait_for 60 "steps beyond" says a ".jobs[0].step > $((saved + 2))"
 twice() { sleep 7; kill -TERM "${pid[a]}"; }
 stop twice
