@@ -45,6 +45,7 @@ for pair in "hub anna" "hub mallory" "anna mallory"; do
 done
 make_job "$T/job.yaml" "grace_s: 5, commit_all: false"
 light "$T/job.yaml"
+shape "$T/job.yaml" 'n_layers: 1, d_model: 32, n_heads: 2, n_kv_heads: 2, d_ff: 64'
 clusters "$T/job.yaml" "${names[@]}"
 "$nebula" pretrain "$T/job.yaml" --home "$T/hub" --out "$T/run" --steps 260 >"$T/run.log" 2>&1 &
 run=$!

@@ -57,6 +57,7 @@ for pair in "hub paris" "hub rome" "paris rome"; do
 done
 make_job "$T/job.yaml"
 light "$T/job.yaml"
+shape "$T/job.yaml" 'n_layers: 1, d_model: 32, n_heads: 2, n_kv_heads: 2, d_ff: 64'
 clusters "$T/job.yaml" hub paris rome
 timeout 600 "$nebula" pretrain "$T/job.yaml" --home "$T/paris" --out "$T/run" --steps 1000000 \
     --set sync.commit_all=false --set sync.grace_s=2 >"$T/run.log" 2>&1 &

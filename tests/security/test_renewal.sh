@@ -27,7 +27,7 @@ rounds() { grep -c '"kind": *"round"' "$T/run/metrics.jsonl" || true; }
 more_rounds() { (($(rounds) > $1)); }
 
 make_corpus
-pace 40
+pace 80
 "$nebula" init --name acme --listen "$enrol" --link "127.0.0.1:$((port + 1))" --member hub --dir \
     "$T/hub" >/dev/null
 NEBULA_FAULT=$NEBULA_FAULT,ca.brief:1 agent hub $((port + 1)) # the first certificate ends soon
@@ -48,6 +48,7 @@ within 20 link_up hub paris || fail "no link"
 within 20 link_up paris hub || fail "no link"
 make_job "$T/job.yaml"
 light "$T/job.yaml"
+shape "$T/job.yaml" 'n_layers: 1, d_model: 32, n_heads: 2, n_kv_heads: 2, d_ff: 64'
 clusters "$T/job.yaml" hub paris
 timeout 600 "$nebula" pretrain "$T/job.yaml" --home "$T/hub" --out "$T/run" --steps 100000 \
     >"$T/run.log" 2>&1 &

@@ -29,6 +29,7 @@ pid[paris]=$!
 within 20 link_up hub paris || fail "no link"
 make_job "$T/job.yaml"
 light "$T/job.yaml"
+shape "$T/job.yaml" 'n_layers: 1, d_model: 32, n_heads: 2, n_kv_heads: 2, d_ff: 64'
 clusters "$T/job.yaml" hub paris
 timeout 600 "$nebula" pretrain "$T/job.yaml" --home "$T/hub" --out "$T/run" --steps 120 \
     --set hang_after_s=600 >"$T/run.log" 2>&1 &
