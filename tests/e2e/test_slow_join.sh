@@ -6,7 +6,7 @@
 . "$(dirname "$0")/lib.sh"
 "$BUILD/wanlink" probe >/dev/null 2>&1 || skip "there is no TUN device, or this user is not root"
 make_corpus
-pace 20
+pace 8
 stopped=()
 clean_up() { kill -CONT ${stopped[@]:-} 2>/dev/null || true; end_now ${pid:+"$pid"}; }
 make_job "$T/job.yaml" "grace_s: 0.5, commit_all: false"
