@@ -166,12 +166,16 @@ static int descriptors(void) {
     return n;
 }
 
-// Runs for `seconds`, while bert sends to anna. Returns the most memory above `before`.
+// Runs for `seconds`, while bert sends to anna every millisecond. Returns the most memory above `before`.
 static double run(double seconds, double before) {
     static uint8_t chunk[64 << 10];
     double most = 0;
+    neb_ns next = 0;
     for (neb_ns end = neb_now() + (neb_ns)(seconds * 1e9); neb_now() < end;) {
-        (void)!inter_link_send(links[BERT], index_of[BERT][ANNA], INTER_BULK, chunk, 1000);
+        if (neb_now() >= next) {
+            (void)!inter_link_send(links[BERT], index_of[BERT][ANNA], INTER_BULK, chunk, 1000);
+            next = neb_now() + NEB_MS;
+        }
         step();
         double now = resident_mib() - before;
         most = now > most ? now : most;
@@ -264,7 +268,7 @@ static void test_flood_of_few_addresses(void **state) {
     // a connection that comes while they are open
     void *late = dial(ctx, inter_link_port(links[ANNA]));
     say_hello(late);
-    assert_true(is_welcomed(late, 10 * NEB_S));
+    assert_true(is_welcomed(late, 60 * NEB_S));
     printf("a member's connection beside them is up after %.2f s\n",
            neb_seconds(neb_now() - start));
     zmq_close(late);
