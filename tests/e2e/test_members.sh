@@ -24,8 +24,8 @@ rounds() { largest "$1" round round '' 0; }
 wait_rounds() { wait_round "$@" || fail "$1 did not reach round $2, or it ended"; } # DIR ROUND PID
 kill_agent() { # DIR NAME
     local pid
-    pid=$(pgrep -f "nebula agent --home $1/clusters/$2 " | head -n 1)
-    [[ -n $pid ]] || fail "there is no agent $2 in $1"
+    pid=$(pgrep -o -f "nebula agent --home $1/clusters/$2 ") ||
+        fail "there is no agent $2 in $1"
     kill -KILL "$pid"
 }
 

@@ -103,7 +103,7 @@ wait_rounds() { # UPDATES HOW_MANY
     within 120 merged "$@" && (($(rounds_of "$1") >= $2)) ||
         fail "there were no $2 merges of $1 updates"
 }
-agent_of() { pgrep -f "nebula agent --home $T/four/clusters/$1 " | head -n 1; }
+agent_of() { pgrep -o -f "nebula agent --home $T/four/clusters/$1 "; }
 wait_rounds 4 6
 kill -KILL "$(agent_of c1)"
 wait_rounds 4 $(($(rounds_of 4) + 8))

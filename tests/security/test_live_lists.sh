@@ -65,7 +65,7 @@ pids+=("$run")
 within 30 beyond paris 10 || fail "the job does not run: $(tail -n 3 "$T/run.log")"
 
 # The first leader is away for some seconds, so rome promises its term to another one.
-process_of() { pgrep -f "^$nebula agent --home $T/$1 "; }
+process_of() { pgrep -o -f "^$nebula agent --home $T/$1 "; }
 rounds() { grep -c '"kind": *"round"' "$T/run/metrics.jsonl" || true; }
 led_restart() {
     "$nebula" status --home "$T/paris" --json |
