@@ -107,7 +107,7 @@ done
 (($(ls "$work"/t.ckpt.*.part | wc -l) == 6)) ||
     { ls "$work"; echo "the two saves must have three parts each"; exit 1; }
 # A follower that cannot send a tensor to the rank that writes it ends. So do the ranks that wait
-# for it: within seconds, not after their timeout.
+# for it: soon, not after their timeout of ten minutes.
 launcher=socket
 for shards in 0 1; do
     start=$SECONDS
@@ -115,7 +115,7 @@ for shards in 0 1; do
     if ranks 4 bash -c '[[ $RANK != 3 ]] || export NEBULA_FAULT=whole.send:1; exec "$@"' - \
         "$BUILD/mesh_train" 1 2 2 group=1 steps=0 save="$work/left.ckpt" shards="$shards" \
         >"$work/out" 2>&1; then echo "a tensor that was not sent was not reported"; exit 1; fi
-    grep -q 'out of memory sending a tensor' "$work/out" && ((SECONDS - start < 15)) ||
+    grep -q 'out of memory sending a tensor' "$work/out" && ((SECONDS - start < 100)) ||
         { cat "$work/out"
         echo "shards=$shards: a rank still waited after $((SECONDS - start)) s"; exit 1; }
 done
