@@ -77,9 +77,12 @@ static void flood(uint32_t port) {
                        to = {.sin_family = AF_INET,
                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
                              .sin_port = htons((uint16_t)port)};
+    static int fds[FLOOD];
     first += ADDRESSES;
     for (int i = 0; i < FLOOD; i++) {
-        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        if (fds[i]) // of the flood before, which the other side has closed
+            close(fds[i]);
+        int fd = fds[i] = socket(AF_INET, SOCK_STREAM, 0);
         from.sin_addr.s_addr = htonl(first + (uint32_t)(i % ADDRESSES));
         if (fd < 0 || bind(fd, (struct sockaddr *)&from, sizeof from) != 0 ||
             connect(fd, (struct sockaddr *)&to, sizeof to) != 0)
