@@ -99,13 +99,22 @@ static void misbehave(char what, uint32_t port) {
     void *ctx = zmq_ctx_new();
     for (int i = 0; i < (what == 'i' ? SILENT : 1); i++)
         s[i] = dial(ctx, port);
-    if (what == 'h') { // HELLO of connection 0, as a link sends it
+    // HELLO of connection 0, as a link sends it. It dials again if there is no answer.
+    for (bool welcomed = false; what == 'h' && !welcomed;) {
         uint8_t b[HELLO_MAX], welcome[HELLO_MAX];
+        int within = 5000;
         size_t n =
             link_hello_make(NEB_PROTOCOL, neb_build(), HELLO, (uint64_t)neb_wall_now(), 0, b);
-        if (zmq_send(s[0], b, n, 0) < 0 || zmq_recv(s[0], welcome, sizeof welcome, 0) <= 0)
-            _exit(1);
+        zmq_setsockopt(s[0], ZMQ_RCVTIMEO, &within, sizeof within);
+        zmq_setsockopt(s[0], ZMQ_SNDTIMEO, &within, sizeof within);
+        welcomed = zmq_send(s[0], b, n, 0) > 0 && zmq_recv(s[0], welcome, sizeof welcome, 0) > 0;
+        if (!welcomed) {
+            zmq_close(s[0]);
+            s[0] = dial(ctx, port);
+        }
     }
+    int never = -1;
+    zmq_setsockopt(s[0], ZMQ_SNDTIMEO, &never, sizeof never);
     if (what != 'i')
         one_message_in_parts(s[0]);
     // The context and its connections stay until the process ends.
