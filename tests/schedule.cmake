@@ -68,6 +68,14 @@ function(nebula_schedule)
   # OpenBLAS starts a thread per core in every process that loads it. A thread spins before it
   # sleeps, and no test uses it (kernels/blas.c).
   set_property(TEST ${all} APPEND PROPERTY ENVIRONMENT OPENBLAS_NUM_THREADS=1)
+  # With oneDNN every process first makes machine code and tests it (kernels/blas.c), which is most
+  # of the work of a short process. Tests of kernels, and e2e_local, use what is best here.
+  foreach(name ${all})
+    get_property(labels TEST ${name} PROPERTY LABELS)
+    if(NOT labels MATCHES "unit|ops|golden|gpu" AND NOT name STREQUAL "e2e_local")
+      set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT NEBULA_SGEMM=openblas)
+    endif()
+  endforeach()
 
   nebula_tests(PROCESSORS 1
     conform_nccl_faults e2e_attach e2e_distill_snapshot e2e_done_away e2e_ended e2e_follow

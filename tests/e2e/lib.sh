@@ -285,17 +285,22 @@ largest() { # DIR KIND NUMBER CLUSTER ELSE [TEXT in the line]
 }
 # steps_done DIR [CLUSTER]: the newest step of a cluster (beta).
 steps_done() { largest "$1" step step "${2-beta}" 0; }
+# wait_step DIR STEP PID [CLUSTER]: until a cluster (beta) has made this step. Status 1: the run of
+# PID ended, or hangs. wait_round: until this round is merged, by any cluster if none is given.
+wait_step() { wait_number step "$1" "$2" "$3" "${4:-beta}"; }
+wait_round() { wait_number round "$1" "$2" "$3" "${4:-}"; }
 # It reads each line once, because tests wait often, and the file grows.
-wait_step() { # DIR STEP PID [CLUSTER]; status 1 if the run ended, or hangs
-    local end=$((SECONDS + 240)) cluster="\"cluster\":\"${4:-beta}\"" file='' line part='' rc=1
+wait_number() { # KIND DIR NUMBER PID CLUSTER
+    local end=$((SECONDS + 240)) kind="\"kind\":\"$1\"" cluster=${5:+"\"cluster\":\"$5\""}
+    local file='' line part='' rc=1
     while ((SECONDS < end)); do
-        [[ $file || ! -e $1/metrics.jsonl ]] || exec {file}<"$1/metrics.jsonl"
+        [[ $file || ! -e $2/metrics.jsonl ]] || exec {file}<"$2/metrics.jsonl"
         while [[ $file ]] && { IFS= read -r -u "$file" line || { part+=$line && false; }; }; do
             line=$part$line part=''
-            [[ $line == *'"kind":"step"'* && $line == *"$cluster"* ]] || continue
-            [[ $line =~ \"step\":([0-9]+) ]] && ((BASH_REMATCH[1] >= $2)) && rc=0 && break 2
+            [[ $line == *"$kind"* && $line == *"$cluster"* ]] || continue
+            [[ $line =~ \"$1\":([0-9]+) ]] && ((BASH_REMATCH[1] >= $3)) && rc=0 && break 2
         done
-        kill -0 "$3" 2>/dev/null || break
+        kill -0 "$4" 2>/dev/null || break
         sleep 0.04
     done
     [[ ! $file ]] || exec {file}<&-

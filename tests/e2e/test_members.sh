@@ -9,6 +9,7 @@ make_corpus
 job() { # FILE CLUSTERS STEPS
     make_job "$1"
     light "$1"
+    shape "$1" 'n_layers: 1, d_model: 32, n_heads: 2, n_kv_heads: 2, d_ff: 64'
     sed -i -e "s/steps: 60/steps: $3/" -e '/^  - {name: beta/d' -e '/^  - {name: alpha/d' \
         -e 's/outer: {/grace_s: 20, outer: {/' "$1"
     local i names=abcdef
@@ -17,26 +18,18 @@ job() { # FILE CLUSTERS STEPS
             echo other), weight: 1}], threads: 1}" >>"$1"
     done
 }
-pace 8
+pace 20
 clean_up() { end_now ${pid:+"$pid"}; }
 rounds() { largest "$1" round round '' 0; }
-wait_rounds() { # DIR ROUNDS PID
-    local i
-    for ((i = 0; i < 600; i++)); do
-        (($(rounds "$1") >= $2)) && return 0
-        kill -0 "$3" 2>/dev/null || fail "the run ended before round $2"
-        sleep 0.1
-    done
-    fail "$1 did not reach round $2 within a minute"
-}
+wait_rounds() { wait_round "$@" || fail "$1 did not reach round $2, or it ended"; } # DIR ROUND PID
 kill_agent() { # DIR NAME
     local pid
-    pid=$(pgrep -f "nebula agent --home $1/clusters/$2 " | head -n 1)
-    [[ -n $pid ]] || fail "there is no agent $2 in $1"
+    pid=$(pgrep -o -f "nebula agent --home $1/clusters/$2 ") ||
+        fail "there is no agent $2 in $1"
     kill -KILL "$pid"
 }
 
-job "$T/three.yaml" 3 700
+job "$T/three.yaml" 3 300
 timeout 600 "$nebula" pretrain "$T/three.yaml" --local 3 --out "$T/three" >"$T/three.log" 2>&1 &
 pid=$!
 wait_rounds "$T/three" 5 "$pid"
@@ -51,7 +44,7 @@ grep -q 'agent a was killed and is started again' "$T/three.log" ||
 ledgers_verify "$T/three" a b c
 echo "three clusters, leader killed: $(summary '.rounds' "$T/three") rounds, digests equal"
 
-job "$T/five.yaml" 4 500
+job "$T/five.yaml" 4 250
 echo "  - {name: w, witness: true}" >>"$T/five.yaml"
 timeout 600 "$nebula" pretrain "$T/five.yaml" --local 5 --out "$T/five" >"$T/five.log" 2>&1 &
 pid=$!

@@ -9,7 +9,8 @@ export XDG_CACHE_HOME=$BUILD/rates # measured once, by the test e2e_rates
 make_corpus
 make_job "$T/job.yaml"
 sed -i 's/codec: int4/codec: fp32/; s/batch: 4, accumulate: 1/batch: 4, accumulate: 2/;
-    s/windows: 16/windows: 8/' "$T/job.yaml"
+    s/windows: 16/windows: 4/; s/steps: 60/steps: 30/; s/every_steps: 20/every_steps: 10/
+    $a\log_every: 3' "$T/job.yaml"
 run() {
     timeout 600 "$nebula" pretrain "$T/$1.yaml" --local 2 \
         --out "$T/$2" "${@:3}" >"$T/$2.log" 2>&1 || fail "the run $2 failed"
@@ -36,22 +37,19 @@ has '4 micro-batches of 2 sequences, recomputing' "$T"/cut/clusters/alpha/jobs/*
     fail "alpha has other micro-batches: $(cat "$T"/cut/clusters/alpha/jobs/*/worker.log)"
 has '1 micro-batches of 8 sequences$' "$T"/cut/clusters/beta/jobs/*/rank-0.log ||
     fail "beta has other micro-batches: $(cat "$T"/cut/clusters/beta/jobs/*/rank-0.log)"
-jq -e '[.clusters[].tokens] == [60 * 8 * 64, 60 * 8 * 64]' "$T/cut/summary.json" >/dev/null ||
+jq -e '[.clusters[].tokens] == [30 * 8 * 64, 30 * 8 * 64]' "$T/cut/summary.json" >/dev/null ||
     fail "wrong number of tokens: $(jq -c '[.clusters[].tokens]' "$T/cut/summary.json")"
 
 # A stopped run is resumed with other micro-batches.
-pace 100
+pace 300
 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/again" >"$T/again.log" 2>&1 &
 pid=$!
-for ((i = 0; i < 600; i++)); do
-    (($(steps_done "$T/again" alpha) >= 20)) && break
-    sleep 0.1
-done
+wait_step "$T/again" 9 "$pid" alpha || fail "the run did not reach step 9"
 kill -INT "$pid"
 wait "$pid" || true
 unset NEBULA_FAULT
 stopped=$(steps_done "$T/again" alpha)
-((stopped >= 20 && stopped < 60)) || fail "the run stopped at step $stopped, not between 20 and 60"
+((stopped >= 9 && stopped < 30)) || fail "the run stopped at step $stopped, not between 9 and 30"
 run cut again --resume
 digests_equal "$T/again"
 alike whole again
@@ -96,7 +94,7 @@ sed "s/batch: 16, accumulate: 1/batch: auto, accumulate: 16/;
     s/{name: alpha,/{name: alpha, profile: here.json,/;
     s/{name: beta,/{name: beta, profile: tight.json,/" "$T/job.yaml" >"$T/auto.yaml"
 cd "$T"
-run auto auto --steps 2 --set sync.interval=1 --set eval.windows=1 --set recompute=auto
+run auto auto --steps 1 --set sync.interval=1 --set eval.windows=1 --set recompute=auto
 cd - >/dev/null
 jq -e --slurpfile p "$T/plan.json" '.spec as $j | $p[0].proposed.clusters as $c |
     $j["data.batch"] == $c[0].batch and ($j.clusters[1].batch // $j["data.batch"]) == $c[1].batch

@@ -7,21 +7,25 @@
 "$BUILD/wanlink" probe >/dev/null 2>&1 || skip "there is no TUN device, or this user is not root"
 make_corpus
 make_job "$T/job.yaml" "merge_after: 2"
-sed -i 's/steps: 60/steps: 2400/; s/interval: 10/interval: 100/; s/every_steps: 20/every_steps: 0/;
+sed -i 's/steps: 60/steps: 1600/; s/interval: 10/interval: 100/; s/every_steps: 20/every_steps: 0/;
     s/fragments: 1/fragments: 2/' "$T/job.yaml"
 light "$T/job.yaml"
 pace 12
 
 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --wan 50mbit:40ms \
-    --out "$T/run" >"$T/run.log" 2>&1 &
+    --set hang_after_s=600 --out "$T/run" >"$T/run.log" 2>&1 &
 pid=$!
-for ((i = 0; i < 1200; i++)); do
-    [[ $(grep -c '"kind":"round"' "$T/run/metrics.jsonl" 2>/dev/null) -ge 4 ]] && break
-    sleep 0.1
-done
-((i < 300)) || fail "the run made no rounds"
-"$BUILD/wanlink" ctl "$T/run/wan.ctl" down >/dev/null || fail "cannot cut the link"
-down_at=$(jq -s '[.[] | select(.kind == "step") | .step] | max' "$T/run/metrics.jsonl")
+clean_up() { end_now $pid; }
+run=$T/run
+wait_round "$run" 1 "$pid" || fail "the run made no rounds"
+"$BUILD/wanlink" ctl "$run/wan.ctl" down >/dev/null || fail "cannot cut the link"
+down_at=$(steps_done "$run" alpha)
+# More than merge_after intervals alone. Then the workers wait, and steps remain for merge rounds,
+# however long the outage lasts.
+wait_step "$run" $((down_at + 401)) "$pid" alpha || fail "training stopped during the outage"
+workers=("$(worker_of alpha)" "$(worker_of beta)")
+kill -STOP "${workers[@]}"
+during=$(steps_done "$run" alpha)
 noticed() {
     jq -s -e 'def said($k; $t): any(.[]; .kind == $k and ((.text // "") | test($t)));
         said("fault"; "link to .* is down") and said("note"; "link to .* is up") and
@@ -29,15 +33,8 @@ noticed() {
         "$T/run/metrics.jsonl" >/dev/null 2>&1 # the last line may be half-written
 }
 within 40 noticed || fail "the outage or its end was not reported"
-last_step() { steps_done "$T/run" ''; }
-# More than merge_after intervals alone. This takes seconds, or longer on a busy machine.
-for ((i = 0; i < 40; i++)); do
-    during=$(last_step)
-    ((during > down_at + 400)) && break
-    sleep 1
-done
-((during > down_at + 400)) || fail "training stopped during the outage ($down_at to $during)"
-"$BUILD/wanlink" ctl "$T/run/wan.ctl" up >/dev/null || fail "cannot restore the link"
+"$BUILD/wanlink" ctl "$run/wan.ctl" up >/dev/null || fail "cannot restore the link"
+kill -CONT "${workers[@]}"
 wait "$pid" || fail "the run failed"
 digests_equal "$T/run"
 round_digests_equal "$T/run"

@@ -11,7 +11,8 @@ make_corpus
 make_job "$T/job.yaml"
 # Large enough that a step is mostly arithmetic, not overhead.
 shape "$T/job.yaml" 'n_layers: 4, d_model: 128, n_heads: 4, n_kv_heads: 2, d_ff: 384'
-sed -i 's/seq_len: 64, batch: 4/seq_len: 64, batch: 8/; s/overlap: 0/overlap: 2/' "$T/job.yaml"
+sed -i 's/seq_len: 64, batch: 4/seq_len: 64, batch: 8/; s/overlap: 0/overlap: 2/
+    s/windows: 16/windows: 4/' "$T/job.yaml"
 wan=50mbit:20ms
 
 plan() { timeout 600 "$nebula" plan "$@" 2>"$T/plan.err" || fail "plan $*: $(cat "$T/plan.err")"; }
@@ -263,7 +264,7 @@ done
 plan "$T/private.yaml" >"$T/taken.txt"
 ! grep -q sync.tune "$T/taken.txt" ||
     fail "plan proposes sync.tune: auto with private sums: $(cat "$T/taken.txt")"
-timeout 600 "$nebula" pretrain "$T/auto.yaml" --local 2 --steps 40 --set sync.tune=auto \
+timeout 600 "$nebula" pretrain "$T/auto.yaml" --local 2 --steps 20 --set sync.tune=auto \
     --out "$T/tuned" >"$T/tuned.log" 2>&1 || fail "the run with auto keys and sync.tune failed"
 # One process has the whole machine, with and without --local.
 sed 's/, threads: 1}/}/' "$T/job.yaml" >"$T/threads.yaml"
@@ -323,7 +324,7 @@ for command in "plan" "pretrain --local 2 --out $T/none"; do
 done
 plan "$T/unknown.yaml" --wan $wan --set sync.interval=10 >"$T/unknown.txt" # the job as written runs
 # This machine's memory says nothing about a site that is unknown.
-kept=$(echo "$T"/cache/nebula/plan-*.json)
+kept=$(ls -t "$T"/cache/nebula/plan-*.json | head -n 1)
 mkdir -p "$T/small/nebula"
 cp "$T/tiny.json" "$T/small/nebula/${kept##*/}"
 sed 's/interval: 10/interval: auto/' "$T/job.yaml" >"$T/interval.yaml"

@@ -20,7 +20,7 @@ peak_of() {
                 "/proc/$p/status" 2>/dev/null || true)
             ((${now:-0} > top)) && top=$now
         done
-        sleep 0.2
+        sleep 0.5
     done
     echo "$top"
 }
@@ -33,8 +33,9 @@ try() { # NAME MESH
     local peak
     sed "s/{name: alpha,/{name: alpha, mesh: $2,/" "$T/job.yaml" >"$T/$1.yaml"
     plan "$1"
-    timeout 600 "$nebula" pretrain "$T/$1.yaml" --local 2 --out "$T/$1" \
-        --steps 3 >"$T/$1.log" 2>&1 &
+    # A rank stays for some seconds at its end, so that its peak is seen.
+    NEBULA_FAULT=worker.end:+3000 timeout 600 "$nebula" pretrain "$T/$1.yaml" --local 2 \
+        --out "$T/$1" --steps 3 >"$T/$1.log" 2>&1 &
     run=$!
     peak=$(peak_of "$1")
     wait "$run" || fail "the run $1 failed"

@@ -10,31 +10,30 @@ clean_up() { end_now ${pid:+"$pid"}; }
 make_job "$T/job.yaml" "grace_s: 120"
 sed -i -e 's/steps: 60/steps: 100000/; s/interval: 10/interval: 20/;
     s/every_steps: 20/every_steps: 1000/' "$T/job.yaml"
+light "$T/job.yaml"
+pace 10
 clusters "$T/job.yaml" a b c
 run=$T/run
 rounds() { largest "$run" round round "$1" 0; } # CLUSTER
-wait_round() { # CLUSTER ROUND
-    local end=$((SECONDS + 60))
-    until (($(rounds "$1") >= $2)); do
-        kill -0 "$pid" 2>/dev/null || fail "the run ended early"
-        ((SECONDS < end)) || fail "$1 did not reach round $2"
-        sleep 0.1
-    done
+wait_rounds() { # CLUSTER ROUND
+    wait_round "$run" "$2" "$pid" "$1" || fail "$1 did not reach round $2, or the run ended"
 }
 "$nebula" pretrain "$T/job.yaml" --local 3 --wan 200mbit:5ms --out "$run" >"$run.log" 2>&1 &
 pid=$!
-wait_round b 2
+wait_rounds b 2
 "$BUILD/wanlink" ctl "$run/wan.ctl" "down 0 1" >/dev/null || fail "cannot cut the link"
 cut=$(rounds a)
 within 40 is_away run/clusters/a b && within 40 is_away run/clusters/b a ||
     fail "the cut link was not noticed"
-sleep 4 # meanwhile a fast machine makes some rounds of two updates
+noticed=$(rounds a)
+passed_on() { (($(largest "$run" round round a 0 '"updates":3') > noticed)); }
+within 60 passed_on || fail "no round after $noticed has the updates of all three"
 settled=$(rounds a)
-wait_round a $((settled + 4))
-wait_round c $((settled + 4))
+wait_rounds a $((settled + 4))
+wait_rounds c $((settled + 4))
 # b's own reports cross this link.
 "$BUILD/wanlink" ctl "$run/wan.ctl" "up 0 1" >/dev/null || fail "cannot restore the link"
-wait_round b $((settled + 5))
+wait_rounds b $((settled + 5))
 kill -INT "$pid"
 rc=0; wait "$pid" || rc=$?
 [[ $rc == 3 ]] || fail "the exit status is $rc, not 3"

@@ -10,7 +10,7 @@ rm -r "$T/corpus" # rebuilt below at the same path: a vocabulary contains the pa
 make_job "$T/job.yaml"
 light "$T/job.yaml"
 pace 4
-sed -i 's/steps: 60/steps: 400/; s/every_steps: 20/every_steps: 30/; s/interval: 10/interval: 20/;
+sed -i 's/steps: 60/steps: 200/; s/every_steps: 20/every_steps: 15/; s/interval: 10/interval: 20/;
     s/overlap: 0/overlap: 3/; s/fragments: 1/fragments: 2/; s,codec: int4,codec: topk:512/4096,' \
         "$T/job.yaml"
 
@@ -21,12 +21,12 @@ want=$(summary '.clusters[0].params_digest' "$T/whole")
 
 # Ctrl-C twice, each time with a resume.
 resume=()
-for at in 60 220; do
-    NEBULA_FAULT=worker.step:+25 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 \
+for at in 40 110; do
+    NEBULA_FAULT=worker.step:+40 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 \
         --out "$T/cut" "${resume[@]}" >>"$T/cut.log" 2>&1 &
     pid=$!
     wait_step "$T/cut" "$at" "$pid" || fail "the run ended before step $at"
-    if timeout 20 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/cut" \
+    if timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/cut" \
         --resume >"$T/two.log" 2>&1; then
         fail "two runs used one folder"
     fi
@@ -51,10 +51,10 @@ build() {
 other_text='no longer holds the text of the newest checkpoint'
 cp -r "$T/corpus" "$T/corpus.was" && cp -r "$T/text" "$T/text.was"
 for what in same other; do
-    NEBULA_FAULT=worker.step:+25 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 \
+    NEBULA_FAULT=worker.step:+40 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 \
         --out "$T/$what" >"$T/$what.log" 2>&1 &
     pid=$!
-    wait_step "$T/$what" 60 "$pid" || fail "the run ended before step 60"
+    wait_step "$T/$what" 40 "$pid" || fail "the run ended before step 40"
     kill -INT "$pid"
     wait "$pid" && fail "the run '$what' was not interrupted"
     if [[ $what == same ]]; then
@@ -91,12 +91,12 @@ grep -q "seed differs.* perhaps with init_from: $T/cut/checkpoint/model.ckpt" "$
     fail "the reason is missing: $(cat "$T/other.log")"
 
 # kill -9 of each worker in turn: the agent restarts it from its checkpoint.
-NEBULA_FAULT=worker.step:+15 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 \
+NEBULA_FAULT=worker.step:+50 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 \
     --out "$T/kill" >"$T/kill.log" 2>&1 &
 pid=$!
-for at in 80 200; do
+for at in 50 110; do
     wait_step "$T/kill" "$at" "$pid" || fail "the run ended before step $at"
-    name=$([[ $at == 80 ]] && echo alpha || echo beta)
+    name=$([[ $at == 50 ]] && echo alpha || echo beta)
     victim=$(pgrep -f "nebula worker $T/kill/clusters/$name/" | head -n 1 || true)
     [[ -n $victim ]] || fail "no worker of $name found"
     kill -KILL "$victim"

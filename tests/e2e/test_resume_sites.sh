@@ -10,6 +10,7 @@ make_corpus
 make_job "$T/job.yaml"
 sed -i 's/steps: 60/steps: 1000000/; s/every_steps: 20/every_steps: 0/;
     s/seq_len: 64/seq_len: 16/' "$T/job.yaml"
+pace 5
 pair
 start_alpha
 start_beta
@@ -21,7 +22,7 @@ step() { "$nebula" status --home "$T/$1" --json | jq -r '.jobs[0].step // 0'; }
 beyond() { (($(step "$1") > $2)); }
 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/run" >"$T/run.log" 2>&1 &
 run=$!
-trap 'end_now $run; stop_agents; [[ ${KEEP:-} ]] || rm -rf "$T"' EXIT
+clean_up() { end_now ${run:+"$run"}; stop_agents; }
 wait_step "$T/run" 20 "$run" || fail "alpha did not reach step 20"
 id=$("$nebula" jobs --home "$T/a" --json | jq -r '.[0].id')
 
@@ -52,7 +53,7 @@ slow_disk() { # restarts beta with a slow disk: each write takes two seconds
     local at
     kill -TERM "${pid[b]}"
     wait "${pid[b]}" || true
-    NEBULA_FAULT=fs.write:+2000 start_beta
+    NEBULA_FAULT=$NEBULA_FAULT,fs.write:+2000 start_beta
     at=$(step a)
     wait_for 60 "steps with beta's slow disk" beyond a $((at + 20))
 }
@@ -81,11 +82,8 @@ start_beta
 wait_for 20 "beta's agent" says b '.version == 1'
 is b stopped || fail "beta's agent lost the stop: $(state b)"
 wait_for 60 "the stop at a" is a stopped
-for ((i = 0; i < 1200; i++)); do
-    kill -0 "$run" 2>/dev/null || break
-    sleep 0.1
-done
-! kill -0 "$run" 2>/dev/null || fail "nebula pretrain waits for a report that beta cannot send"
+over() { ! kill -0 "$run" 2>/dev/null; }
+within 120 over || fail "nebula pretrain waits for a report that beta cannot send"
 rc=0
 wait "$run" || rc=$?
 run=

@@ -7,6 +7,8 @@ make_corpus
 make_job "$T/job.yaml" "gate: robust"
 sed -i '/name: alpha/d; /name: beta/d; s/steps: 60/steps: 40/; s/threads: 1/threads: 1/' \
     "$T/job.yaml"
+light "$T/job.yaml"
+shape "$T/job.yaml" 'n_layers: 1, d_model: 32, n_heads: 2, n_kv_heads: 2, d_ff: 64'
 for name in a b c d e; do
     echo "  - {name: $name, sources: [{name: gpl, weight: 1}], threads: 1}" >>"$T/job.yaml"
 done
@@ -17,6 +19,7 @@ digests_equal "$T/run"
 # One of five does not answer. Rounds wait, and every member reports for which cluster, until it is
 # back.
 run=$T/away
+pace 10
 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 5 --out "$run" --steps 100000 \
     --set sync.grace_s=2 >"$T/away.log" 2>&1 &
 main=$!

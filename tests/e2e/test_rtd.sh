@@ -11,13 +11,13 @@ job() { # FILE [extra keys of the rtd section]
 job: rtd
 mode: rtd
 seed: 5
-steps: 120
+steps: 60
 model: {n_layers: 2, d_model: 64, n_heads: 4, d_ff: 128}
 data: {corpus: $T/corpus, seq_len: 64, batch: 4, accumulate: 2}
 optim: {lr: 0.003, warmup: 10, schedule: cosine}
 rtd: {generator: {n_layers: 1, d_model: 32, n_heads: 2, d_ff: 64}${2:+, $2}}
 eval: {windows: 16}
-checkpoint: {every_steps: 15}
+checkpoint: {every_steps: 8}
 log_every: 1
 clusters:
   - {name: alpha, role: generator, threads: 1}
@@ -67,10 +67,10 @@ cmp -s "$T/two/checkpoint/model.ckpt" "$T/one/checkpoint/model.ckpt" ||
     fail "the discriminators differ"
 
 # kill -9 of each worker in turn in mid-run; then of each agent.
-NEBULA_FAULT=worker.step:+50 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 \
+NEBULA_FAULT=worker.step:+150 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 \
     --out "$T/kill" >"$T/kill.log" 2>&1 &
 pid=$!
-for at in "20 worker alpha" "45 worker beta" "70 agent alpha" "90 agent beta"; do
+for at in "9 worker alpha" "20 worker beta" "31 agent alpha" "42 agent beta"; do
     read -r step what name <<<"$at"
     wait_step "$T/kill" "$step" "$pid" || fail "the run ended before step $step"
     victim=$(pgrep -f "nebula $what .*$T/kill/clusters/$name" | head -n 1 || true)
@@ -82,10 +82,10 @@ wait "$pid" || fail "the run with killed workers and agents failed"
     fail "digests after kill -9: $(digests "$T/kill"), undisturbed: $want"
 
 # Ctrl-C, then a resume.
-NEBULA_FAULT=worker.step:+50 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 \
+NEBULA_FAULT=worker.step:+100 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 \
     --out "$T/cut" >"$T/cut.log" 2>&1 &
 pid=$!
-wait_step "$T/cut" 33 "$pid" || fail "the run ended before step 33"
+wait_step "$T/cut" 19 "$pid" || fail "the run ended before step 19"
 kill -INT "$pid"
 rc=0; wait "$pid" || rc=$?
 [[ $rc == 3 ]] || fail "the exit status after an interrupt is $rc, not 3"
@@ -95,11 +95,11 @@ run "$T/job.yaml" "$T/cut" --resume
 
 # The same during the final evaluation, with a single checkpoint: its batches can still be read
 # again.
-NEBULA_FAULT=worker.eval@beta:+1500 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 \
+NEBULA_FAULT=worker.eval@beta:+3000 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 \
     --out "$T/last" --set checkpoint.keep=1 >"$T/last.log" 2>&1 &
 pid=$!
-wait_step "$T/last" 120 "$pid" || fail "the run ended before step 120"
-sleep 2
+wait_step "$T/last" 60 "$pid" || fail "the run ended before step 60"
+sleep 1
 kill -INT "$pid"
 rc=0; wait "$pid" || rc=$?
 [[ $rc == 3 ]] || fail "the exit status after an interrupt of the evaluation is $rc, not 3"

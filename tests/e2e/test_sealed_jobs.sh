@@ -35,7 +35,7 @@ PY
 sealed_run() { # COMMAND JOB OUT: kills workers, then alpha's agent, whose spool is checked
     local command=$1 file=$2 out=$3 pid at step what name victim
     # Slow steps: on a busy machine too, the run is still in progress at each kill.
-    NEBULA_FAULT=worker.step:+100 timeout 600 "$nebula" "$command" "$file" --local 2 --out "$out" \
+    NEBULA_FAULT=worker.step:+200 timeout 600 "$nebula" "$command" "$file" --local 2 --out "$out" \
         --seal-key "$T/seal.key" >"$out.log" 2>&1 &
     pid=$!
     for at in "9 worker beta" "14 worker alpha" "20 agent alpha"; do

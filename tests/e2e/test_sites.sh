@@ -32,12 +32,7 @@ b=$("$nebula" id --home "$T/b" --name beta) || fail "nebula id failed"
 "$nebula" agent --home "$T/a" --listen "127.0.0.1:$port" >"$T/a.log" 2>&1 & pids+=($!)
 "$nebula" agent --home "$T/b" >"$T/b.log" 2>&1 & pids+=($!)
 "$nebula" agent --home "$T/x" >"$T/x.log" 2>&1 & pids+=($!)
-for ((i = 0; i < 400; i++)); do
-    "$nebula" status --home "$T/a" --json 2>/dev/null |
-        jq -e '.peers[0].up' >/dev/null 2>&1 && break
-    sleep 0.1
-done
-((i < 100)) || fail "there is no link"
+within 20 link_up a beta || fail "there is no link"
 "$nebula" status --home "$T/a" | has 'link: up' ||
     fail "wrong status: $("$nebula" status --home "$T/a")"
 
@@ -47,8 +42,8 @@ digests_equal "$T/run"
 round_digests_equal "$T/run"
 # After a worker's report its process may take a moment to end. Only then has the job ended.
 b_job() { "$nebula" status --home "$T/b" --json | jq -r '.jobs[0] | "\(.state) at \(.step)"'; }
-for ((i = 0; i < 1200; i++)); do [[ $(b_job) == "ended at 60" ]] && break; sleep 0.1; done
-((i < 300)) || fail "beta's job is $(b_job), not ended at 60"
+b_ended() { [[ $(b_job) == "ended at 60" ]]; }
+within 30 b_ended || fail "beta's job is $(b_job), not ended at 60"
 
 # The measured rate and round trip of the link, for a plan and for `auto` keys, without sync.link.
 # The test reads the values twice. They may change in between, so it tries three times.
@@ -78,6 +73,7 @@ for c in a b; do
         fail "the first job is gone at $c"
 done
 
+within 30 has -i 'refused' "$T/a.log" || fail "alpha's log does not mention the stranger"
 sleep 3 # by now mallory has tried several times
 refusals=$(grep -ci 'refused' "$T/a.log" || true)
 [[ $refusals == 1 ]] ||

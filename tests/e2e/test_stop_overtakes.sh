@@ -8,6 +8,8 @@ make_corpus
 make_job "$T/job.yaml"
 clusters "$T/job.yaml" alpha beta gamma
 sed -i 's/steps: 60/steps: 1000000/' "$T/job.yaml"
+light "$T/job.yaml"
+pace 20
 port=$(ten_ports)
 declare -A pid at=([alpha]=0 [beta]=1 [gamma]=2) id
 clean_up() {
@@ -47,7 +49,10 @@ run=
 end alpha
 agent gamma
 within 20 link_up gamma beta || fail "gamma has no link to beta"
-sleep 2 # the stop crosses the link
+stop_arrived() {
+    "$nebula" ledger show "$T/beta" --json | jq -e '.outbox.gamma == null' >/dev/null
+}
+within 20 stop_arrived || fail "beta still keeps the stop for gamma"
 end beta
 agent alpha
 within 20 link_up gamma alpha || fail "gamma has no link to alpha"

@@ -62,7 +62,7 @@ grep -q 'suspended after a checkpoint' "$T/a.log" || fail "the job was not suspe
 run 7000 --stop-within 4
 wait_for 60 "steps beyond" says a ".jobs[0].step > $((saved + 2))"
 stop true
-((took < 25)) || fail "--stop-within 4 took $took s"
+((took < 60)) || fail "--stop-within 4 took $took s"
 grep -q 'not complete 4 s after the agent was asked to end' "$T/a.log" ||
     fail "the reason is missing"
 
@@ -70,7 +70,7 @@ run 7000
 wait_for 60 "steps beyond" says a ".jobs[0].step > $((saved + 2))"
 twice() { sleep 7; kill -TERM "${pid[a]}"; }
 stop twice
-((took < 30)) || fail "after a second SIGTERM the agent took $took s"
+((took < 60)) || fail "after a second SIGTERM the agent took $took s"
 grep -q 'second request to end' "$T/a.log" || fail "the reason is missing"
 now=$(find "$T/a/jobs" -name 'step-*.ckpt' | sed 's/.*step-0*\([0-9]*\).ckpt/\1/' | sort -n |
     tail -n 1)

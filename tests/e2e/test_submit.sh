@@ -12,6 +12,7 @@ make_pairs
 cp -r "$T/corpus" "$T/corpus-other"
 ln -s corpus-other "$T/corpus-b" # this link exists at one site only
 pair
+pace 5
 start_alpha
 start_beta
 wait_for 20 "the link" says a '.peers[0].up'

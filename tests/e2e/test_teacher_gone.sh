@@ -10,17 +10,20 @@
 . "$(dirname "$0")/pairs.sh"
 outage_s=${OUTAGE_S:-12}
 make_pairs
+brief() { sed -i 's/windows: 20/windows: 4/' "$1"; } # FILE: a short evaluation
 job "$T/teacher.yaml" "$one"
-run "$T/teacher.yaml" 1 "$T/teacher" --steps 60
+brief "$T/teacher.yaml"
+run "$T/teacher.yaml" 1 "$T/teacher" --steps 40
 # beta is listed first: the command asks its side.
 here=$(cluster_list beta student alpha teacher)
 job "$T/job.yaml" "$here" \
     "teacher: {init: $T/teacher/checkpoint/model.ckpt}, ahead: 4, when_lost: wait, patience_s: 2"
-run "$T/job.yaml" 2 "$T/calm" --steps 80
+brief "$T/job.yaml"
+run "$T/job.yaml" 2 "$T/calm" --steps 50
 
 out=$T/gone
 NEBULA_FAULT=worker.step:+40 timeout $((outage_s + 120)) "$nebula" distill "$T/job.yaml" --local 2 \
-    --steps 80 --out "$out" >"$out.log" 2>&1 &
+    --steps 50 --out "$out" >"$out.log" 2>&1 &
 pid=$!
 wait_step "$out" 20 "$pid" || fail "the run ended before step 20"
 teacher=$(pgrep -f "nebula (agent|worker) .*$out/clusters/alpha" | tr '\n' ' ')
@@ -31,11 +34,10 @@ resident() {
 kill -STOP $teacher
 clean_up() { kill -CONT $teacher 2>/dev/null || true; }
 said() {
-    jq -s '[.[] | select(.kind == "fault" and .cluster == "beta" and
-        (.text | test("waiting for the teacher")))] | length' "$out/metrics.jsonl"
+    grep '"kind":"fault".*waiting for the teacher' "$out/metrics.jsonl" | grep -c '"cluster":"beta"'
 }
-for ((i = 0; i < 1000 && $(said) == 0; i++)); do sleep 0.05; done
-[[ $(said) == 1 ]] || fail "the student does not report that it waits"
+waits() { (($(said) > 0)); }
+within 60 waits && [[ $(said) == 1 ]] || fail "the student does not report that it waits"
 at=$(steps_done "$out") before=$(resident)
 sleep "$outage_s"
 [[ $(steps_done "$out") == "$at" ]] ||
@@ -65,7 +67,8 @@ gone_for_good() { # NAME [more keys of the distill section [more keys of the tea
     out=$T/$1
     job "$T/$1.yaml" "$here" \
         "teacher: {init: $T/teacher/checkpoint/model.ckpt${3:+, $3}}, ahead: 4, $alone${2:+, $2}"
-    NEBULA_FAULT=worker.step:+40 timeout 600 "$nebula" distill "$T/$1.yaml" --local 2 --steps 80 \
+    brief "$T/$1.yaml"
+    NEBULA_FAULT=worker.step:+40 timeout 600 "$nebula" distill "$T/$1.yaml" --local 2 --steps 50 \
         --out "$out" >"$out.log" 2>&1 &
     pid=$!
     wait_step "$out" 20 "$pid" || fail "$1: the run ended before step 20"

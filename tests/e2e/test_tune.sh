@@ -18,12 +18,7 @@ timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --wan 200mbit:2ms --steps
 run=$!
 rounds() { largest "$out" round round alpha 0; }
 until_round() { # N: waits until round N is merged
-    for ((i = 0; i < 1600; i++)); do
-        (($(rounds) >= $1)) && return
-        kill -0 $run 2>/dev/null || fail "the run ended early"
-        sleep 0.1
-    done
-    fail "round $1 did not come; the last is $(rounds)"
+    wait_round "$out" "$1" "$run" alpha || fail "round $1 did not come; the last is $(rounds)"
 }
 until_round 6
 "$BUILD/wanlink" ctl "$out/wan.ctl" rate 1500kbit >/dev/null

@@ -92,7 +92,7 @@ class Watch:
                 return False
         return True
 
-    def until(self, what, condition, seconds=30):
+    def until(self, what, condition, seconds=120):
         end = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > end or not self.read(0.1):
@@ -111,7 +111,7 @@ class Watch:
 
     def end(self, want):
         """Checks the exit status, and that the terminal is restored."""
-        status, end = None, time.monotonic() + 30
+        status, end = None, time.monotonic() + 120
         while status is None and time.monotonic() < end:
             self.read(0.1)
             pid, s = os.waitpid(self.pid, os.WNOHANG)
@@ -173,11 +173,11 @@ w.until("the screen again", lambda: w.screen.other and w.shows(b"agent: alpha"))
 # The agent does not answer for a while: the screen shows that, in a narrow window too. When the
 # agent is back, so is the status.
 os.kill(agent, signal.SIGSTOP)
-w.until("the agent's absence", lambda: w.shows(b"does not answer", b"retrying"), 30)
+w.until("the agent's absence", lambda: w.shows(b"does not answer", b"retrying"))
 w.resize(6, 24)
-w.until("the absence, narrow", lambda: w.shows(b"retrying every second"), 30)
+w.until("the absence, narrow", lambda: w.shows(b"retrying every second"))
 os.kill(agent, signal.SIGCONT)
-w.until("the agent's return", lambda: w.shows(b"agent: alpha"), 30)
+w.until("the agent's return", lambda: w.shows(b"agent: alpha"))
 os.write(w.fd, b"Q")
 w.end(0)
 print("status --watch: sizes from 1x1 to 300x60 without a wrapped line, keys, signals, no agent")

@@ -9,7 +9,7 @@ name=localhost; getent hosts localhost >/dev/null || name=127.0.0.1 # a root wit
 "$W" proxy --rate 40mbit --delay 30ms --delay-back 20ms --ctl "$dir/ctl" \
     --listen 127.0.0.1:0 --connect 127.0.0.1:1 --listen $name:0 --connect 127.0.0.1:1 \
     >"$dir/first" & first=$!
-for _ in $(seq 100); do grep -q ready "$dir/first" && break; sleep 0.05; done
+for _ in $(seq 1200); do grep -q ready "$dir/first" && break; sleep 0.05; done
 kill $first; wait $first
 [[ $? == 0 && ! -e $dir/ctl ]] || { echo "FAIL  start and stop"; exit 1; }
 "$W" proxy --loss 1% --listen 127.0.0.1:0 --connect 127.0.0.1:1 2>/dev/null

@@ -64,34 +64,49 @@ struct site {
 
 // ---- the trainer -----------------------------------------------------------------------------
 
-static int holder(const struct site *s, int32_t unit, size_t k) {
-    if (s->o->hold[0] == 'l')
-        return s->ranks - 1;
-    if (s->o->hold[0] == 'c')
-        return (int)((k % s->units[unit].cols) % (size_t)s->ranks);
-    return (int)((s->place[unit] + k) * (uint64_t)s->ranks / s->elements);
+// What a rank holds of a unit: of each of `parts` stretches of `size` elements, every `step`-th one
+// from `first` to `end`.
+struct holding {
+    size_t parts, size, first, end, step;
+};
+
+static size_t first_of(const struct site *s, int32_t unit, int rank) {
+    uint64_t n = (uint64_t)s->ranks, at = ((uint64_t)rank * s->elements + n - 1) / n,
+             place = s->place[unit], size = agent_unit_size(&s->units[unit]);
+    return at < place ? 0 : at - place < size ? at - place : size;
 }
 
+static struct holding holding(const struct site *s, int32_t unit, int rank) {
+    const struct agent_unit *u = &s->units[unit];
+    size_t size = agent_unit_size(u);
+    if (s->o->hold[0] == 'l')
+        return (struct holding){1, size, 0, rank == s->ranks - 1 ? size : 0, 1};
+    if (s->o->hold[0] == 'c')
+        return (struct holding){size / u->cols, u->cols, (size_t)rank, u->cols, (size_t)s->ranks};
+    return (struct holding){1, size, first_of(s, unit, rank), first_of(s, unit, rank + 1), 1};
+}
+
+#define EACH_HELD(h, k)                                                                            \
+    for (size_t part_ = 0; part_ < (h).parts; part_++)                                             \
+        for (size_t k = part_ * (h).size + (h).first; k < part_ * (h).size + (h).end; k += (h).step)
+
 static uint64_t held(void *user, int32_t unit, int rank) {
-    const struct site *s = user;
-    uint64_t n = 0;
-    for (size_t k = 0; k < agent_unit_size(&s->units[unit]); k++)
-        n += holder(s, unit, k) == rank;
-    return n;
+    struct holding h = holding(user, unit, rank);
+    return h.first < h.end ? h.parts * ((h.end - h.first + h.step - 1) / h.step) : 0;
 }
 
 // Copies what `rank` holds of a unit between the unit and a packed run, and returns its length.
 static size_t pack(const struct site *s, int32_t unit, int rank, float *unpacked, float *run,
                    bool in) {
+    struct holding h = holding(s, unit, rank);
     size_t n = 0;
-    for (size_t k = 0; k < agent_unit_size(&s->units[unit]); k++)
-        if (holder(s, unit, k) == rank) {
-            if (in)
-                run[n] = unpacked[k];
-            else
-                unpacked[k] = run[n];
-            n++;
-        }
+    EACH_HELD(h, k) {
+        if (in)
+            run[n] = unpacked[k];
+        else
+            unpacked[k] = run[n];
+        n++;
+    }
     return n;
 }
 
@@ -142,12 +157,13 @@ static enum neb_status call(void *user, int32_t n) {
 }
 
 static void change(const struct site *s, int64_t time, float size) {
-    for (int32_t i = 0; i < s->n; i++)
-        for (size_t k = 0; k < agent_unit_size(&s->units[i]); k++) {
-            uint64_t h = neb_mix64((s->place[i] + k) * 1000003 + (uint64_t)time);
-            if (holder(s, i, k) == s->rank)
-                s->at[i][k] += size * ((float)((int)(h % 2001) - 1000) * 1e-3f);
+    for (int32_t i = 0; i < s->n; i++) {
+        struct holding h = holding(s, i, s->rank);
+        EACH_HELD(h, k) {
+            uint64_t x = neb_mix64((s->place[i] + k) * 1000003 + (uint64_t)time);
+            s->at[i][k] += size * ((float)((int)(x % 2001) - 1000) * 1e-3f);
         }
+    }
 }
 
 // time and size are rank 0's.
@@ -416,9 +432,11 @@ static enum neb_status prepare(struct site *s) {
     }
     for (int32_t i = 0; i < s->n; i++) {
         size_t n = agent_unit_size(&s->units[i]);
+        struct holding h = holding(s, i, s->rank);
         NEB_ASSERT(s->at[i] = calloc(n, sizeof **s->at));
         for (size_t k = 0; k < n; k++)
-            s->at[i][k] = holder(s, i, k) == s->rank ? (float)(k % 17) * 0.03f : NAN;
+            s->at[i][k] = NAN;
+        EACH_HELD(h, k) { s->at[i][k] = (float)(k % 17) * 0.03f; }
     }
     NEB_ASSERT(s->packed = malloc(most * sizeof *s->packed));
     s->trainer = (struct agent_trainer){.ops = &ops,

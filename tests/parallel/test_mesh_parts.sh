@@ -6,13 +6,13 @@ set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 
 need_mpi
-limit=30
+limit=200 # a busy machine is slow
 launcher=socket # its waiting ranks sleep; those of MPI poll
 
 for options in "clip=adagc bias=1" "tied=1" "trainable=lora"; do
     # shellcheck disable=SC2206
     o=($options)
-    timeout 30 "$BUILD/mesh_train" 0 0 0 steps=3 save="$work/one.ckpt" "${o[@]}" >/dev/null
+    timeout 200 "$BUILD/mesh_train" 0 0 0 steps=3 save="$work/one.ckpt" "${o[@]}" >/dev/null
     # One rank and another mesh read the parts.
     for m in 2x1x1 1x2x2 2x2x2; do
         rm -rf "$work/parts" && mkdir "$work/parts"
@@ -23,7 +23,7 @@ for options in "clip=adagc bias=1" "tied=1" "trainable=lora"; do
         ((${#parts[@]} == dp * pp * tp - 1)) && [[ -e ${parts[0]} ]] ||
             { ls -l "$work/parts"
             echo "$m: some rank other than 0 wrote no part"; exit 1; }
-        timeout 30 "$BUILD/mesh_train" 0 0 0 steps=0 load="$work/parts/p.ckpt" \
+        timeout 200 "$BUILD/mesh_train" 0 0 0 steps=0 load="$work/parts/p.ckpt" \
             save="$work/again.ckpt" "${o[@]}" >/dev/null
         same "$work/one.ckpt" "$work/again.ckpt" \
             "$m ($options): writing in parts changed the checkpoint"
@@ -34,7 +34,7 @@ for options in "clip=adagc bias=1" "tied=1" "trainable=lora"; do
     done
     # A missing or damaged part is found and named.
     head -c 1000 "${parts[1]}" >"$work/parts/cut" && mv "$work/parts/cut" "${parts[1]}"
-    if timeout 30 "$BUILD/mesh_train" 0 0 0 steps=0 load="$work/parts/p.ckpt" "${o[@]}" \
+    if timeout 200 "$BUILD/mesh_train" 0 0 0 steps=0 load="$work/parts/p.ckpt" "${o[@]}" \
         >"$work/out" 2>&1; then
         echo "a damaged part was read"
         exit 1
@@ -46,7 +46,7 @@ for options in "clip=adagc bias=1" "tied=1" "trainable=lora"; do
         exit 1
     }
     rm "${parts[0]}"
-    if timeout 30 "$BUILD/mesh_train" 0 0 0 steps=0 load="$work/parts/p.ckpt" "${o[@]}" \
+    if timeout 200 "$BUILD/mesh_train" 0 0 0 steps=0 load="$work/parts/p.ckpt" "${o[@]}" \
         >"$work/out" 2>&1; then
         echo "a checkpoint without a part was accepted"
         exit 1
@@ -60,7 +60,7 @@ for options in "clip=adagc bias=1" "tied=1" "trainable=lora"; do
 done
 # Written during training: the file holds the state at the time of the copy, and the next file the
 # state after it.
-timeout 30 "$BUILD/mesh_train" 0 0 0 steps=3 save="$work/one.ckpt" >/dev/null
+timeout 200 "$BUILD/mesh_train" 0 0 0 steps=3 save="$work/one.ckpt" >/dev/null
 for m in 2x1x1 1x2x2; do
     rm -rf "$work/parts" && mkdir "$work/parts"
     mesh "$m" steps=0 load="$work/one.ckpt" save="$work/parts/p.ckpt" aside=1 >/dev/null
@@ -71,10 +71,10 @@ for m in 2x1x1 1x2x2; do
         echo "$m: some rank other than 0 did not write two parts"; exit 1; }
     (($(ls "$work/parts" | wc -l) == 2 * dp * pp * tp)) ||
         { ls -l "$work/parts"; echo "$m: a file is left over"; exit 1; }
-    timeout 30 "$BUILD/mesh_train" 0 0 0 steps=0 load="$work/parts/p.ckpt" save="$work/again.ckpt" \
-        >/dev/null
+    timeout 200 "$BUILD/mesh_train" 0 0 0 steps=0 load="$work/parts/p.ckpt" \
+        save="$work/again.ckpt" >/dev/null
     same "$work/one.ckpt" "$work/again.ckpt" "$m: parts written during training hold something else"
-    timeout 30 "$BUILD/mesh_train" 0 0 0 steps=0 load="$work/parts/p.ckpt.2" save="$work/$m.ckpt" \
+    timeout 200 "$BUILD/mesh_train" 0 0 0 steps=0 load="$work/parts/p.ckpt.2" save="$work/$m.ckpt" \
         >/dev/null
     cmp -s "$work/one.ckpt" "$work/$m.ckpt" && {
         echo "$m: the second checkpoint equals the first"
@@ -107,7 +107,7 @@ done
 (($(ls "$work"/t.ckpt.*.part | wc -l) == 6)) ||
     { ls "$work"; echo "the two saves must have three parts each"; exit 1; }
 # A follower that cannot send a tensor to the rank that writes it ends. So do the ranks that wait
-# for it: within seconds, not after their timeout.
+# for it: soon, not after their timeout of ten minutes.
 launcher=socket
 for shards in 0 1; do
     start=$SECONDS
@@ -115,7 +115,7 @@ for shards in 0 1; do
     if ranks 4 bash -c '[[ $RANK != 3 ]] || export NEBULA_FAULT=whole.send:1; exec "$@"' - \
         "$BUILD/mesh_train" 1 2 2 group=1 steps=0 save="$work/left.ckpt" shards="$shards" \
         >"$work/out" 2>&1; then echo "a tensor that was not sent was not reported"; exit 1; fi
-    grep -q 'out of memory sending a tensor' "$work/out" && ((SECONDS - start < 15)) ||
+    grep -q 'out of memory sending a tensor' "$work/out" && ((SECONDS - start < 100)) ||
         { cat "$work/out"
         echo "shards=$shards: a rank still waited after $((SECONDS - start)) s"; exit 1; }
 done
@@ -136,12 +136,12 @@ mesh_train=$work/bin/mesh_train launcher=mpi
 for m in 2x1x1 1x2x2; do
     for shards in 0 1; do
         mesh "$m" steps=0 load="$work/one.ckpt" save="$work/p.ckpt" shards=$shards >/dev/null
-        timeout 30 "$BUILD/mesh_train" 0 0 0 steps=0 load="$work/p.ckpt" save="$work/again.ckpt" \
+        timeout 200 "$BUILD/mesh_train" 0 0 0 steps=0 load="$work/p.ckpt" save="$work/again.ckpt" \
             >/dev/null
         same "$work/one.ckpt" "$work/again.ckpt" \
             "$m, shards=$shards: sending in pieces changed the checkpoint"
     done
 done
-timeout 30 "$BUILD/mesh_train" 0 0 0 steps=3 >"$work/one"
+timeout 200 "$BUILD/mesh_train" 0 0 0 steps=3 >"$work/one"
 mesh 2x1x2 steps=3 >"$work/out"
 agrees "steps of dp 2, tp 2 in pieces"

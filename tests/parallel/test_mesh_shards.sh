@@ -55,12 +55,12 @@ done
 
 # The memory of each rank is about its share, by its own count and by the allocator's (which is 0
 # under a sanitizer).
+one width=512 fragments=1 rounds=1 >"$work/out" 2>"$work/alone"
 share() { # MESH RANKS
     on "$1" width=512 fragments=1 rounds=1 >"$work/out" 2>"$work/err" || {
         cat "$work/err"
         exit 1
     }
-    one width=512 fragments=1 rounds=1 >"$work/out" 2>"$work/alone"
     awk -v ranks="$2" -v mesh="$1" '
         !/holds/ { next }
         FILENAME ~ /alone/ { all = $4; whole = $6; taken = $9; next }
@@ -83,38 +83,33 @@ share() { # MESH RANKS
             exit bad }' "$work/alone" "$work/err"
 }
 share 2x1x1 2
-share 2x2x1 4
 share 2x2x2 8
 
 # One mesh saves and all load: the following rounds equal those of one rank.
 one rounds=5 save="$work/one.ckpt" >/dev/null 2>&1
 one first=5 rounds=6 load="$work/one.ckpt" >"$work/want" 2>/dev/null
 size() { stat -c %s "$1"; }
-goes_on() { # FILE WHAT
-    local m
-    one first=5 rounds=6 load="$1" >"$work/got" 2>"$work/err" || {
-        cat "$work/err"
-        echo "$2: one rank cannot load it"
-        exit 1
-    }
-    same "$work/want" "$work/got" "$2: one rank continues with something else"
-    for m in 3x1x1 1x2x2; do
-        on "$m" first=5 rounds=6 load="$1" >"$work/got" 2>"$work/err" || {
+goes_on() { # WHAT FILE MESH (or `one`)...
+    local what=$1 file=$2 m
+    shift 2
+    for m in "$@"; do
+        $([[ $m == one ]] && echo one || echo "on $m") first=5 rounds=6 load="$file" \
+            >"$work/got" 2>"$work/err" || {
             cat "$work/err"
-            echo "$2: $m cannot load it"
+            echo "$what: $m cannot load it"
             exit 1
         }
-        same "$work/want" "$work/got" "$2: $m continues with something else"
+        same "$work/want" "$work/got" "$what: $m continues with something else"
     done
 }
-goes_on "$work/one.ckpt" "saved by one rank"
+goes_on "saved by one rank" "$work/one.ckpt" 3x1x1 1x2x2
 for m in 2x1x1 2x1x2; do
     mkdir -p "$work/parts"
     on "$m" rounds=5 save="$work/parts/$m.ckpt" >/dev/null 2>"$work/err" || {
         cat "$work/err"
         exit 1
     }
-    goes_on "$work/parts/$m.ckpt" "saved by $m"
+    goes_on "saved by $m" "$work/parts/$m.ckpt" one 1x2x2
     # All ranks write about the same amount.
     for f in "$work/parts/$m.ckpt"*; do
         (($(size "$f") * ${m:0:1} * ${m:4:1} < $(size "$work/one.ckpt") * 3 / 2)) ||
@@ -124,7 +119,7 @@ for m in 2x1x1 2x1x2; do
         cat "$work/err"
         exit 1
     }
-    goes_on "$work/whole.ckpt" "saved by rank 0 of $m"
+    goes_on "saved by rank 0 of $m" "$work/whole.ckpt" 3x1x1
 done
 # Sealed: every rank seals its own part with the job's key. So rank 0 gathers no more than without a
 # seal, and any mesh continues from the parts.
@@ -150,16 +145,15 @@ for m in 2x1x1 2x1x2; do
 done
 # Written by rank 0 alone.
 on 2x1x1 rounds=5 save="$sealed/whole.ckpt" one=1 seal="$work/seal.key" >/dev/null 2>&1
-for file in one 2x1x1 2x1x2 whole; do
-    for m in 3x1x1 1x2x2; do
-        on "$m" first=5 rounds=6 load="$sealed/$file.ckpt" seal="$work/seal.key" >"$work/got" \
-            2>"$work/err" || {
-            cat "$work/err"
-            echo "sealed by $file: $m cannot load it"
-            exit 1
-        }
-        same "$work/want" "$work/got" "sealed by $file: $m continues with something else"
-    done
+for pair in "one 1x2x2" "2x1x1 3x1x1" "2x1x2 3x1x1" "2x1x2 1x2x2" "whole 1x2x2"; do
+    read -r file m <<<"$pair"
+    on "$m" first=5 rounds=6 load="$sealed/$file.ckpt" seal="$work/seal.key" >"$work/got" \
+        2>"$work/err" || {
+        cat "$work/err"
+        echo "sealed by $file: $m cannot load it"
+        exit 1
+    }
+    same "$work/want" "$work/got" "sealed by $file: $m continues with something else"
 done
 # A part of another generation or another rank, an unsealed part, or a cut part: one error that
 # names it.
@@ -190,7 +184,7 @@ refused "cut part" "$work/cut" 'was changed, cut or put in another order'
 on 2x1x1 first=5 rounds=6 load="$sealed/2x1x2.ckpt" seal="$work/seal.key" >"$work/got" 2>/dev/null
 same "$work/want" "$work/got" "with its own parts again: the rounds differ"
 "$BUILD/nebula" seal open "$sealed/2x1x2.ckpt" "$work/opened.ckpt" --seal-key "$work/seal.key"
-goes_on "$work/opened.ckpt" "sealed by 2x1x2 and opened"
+goes_on "sealed by 2x1x2 and opened" "$work/opened.ckpt" one
 echo "sealed parts pass from mesh to mesh, foreign parts do not"
 # The state of another cluster is adopted in mid-run, with its parameters.
 one rounds=4 dump="$work/snapshot" >/dev/null 2>&1
@@ -214,7 +208,7 @@ ranks 3 bash -c '[[ $RANK != 2 ]] || cd "$0"; exec "$@"' \
     { cat "$work/err"; exit 1; }
 (($(find . -name '*.part' | wc -l) == 1)) && [[ -z $(ls "$work/elsewhere") ]] ||
     { ls -l . "$work/elsewhere"; echo "rank 2 wrote into a folder that nobody reads"; exit 1; }
-goes_on "$work/seen/step.ckpt" "saved by two of three ranks"
+goes_on "saved by two of three ranks" "$work/seen/step.ckpt" one 3x1x1
 echo "checkpoints of the exchange pass from mesh to mesh"
 # Frames and rows longer than a message of the MPI library, which splits them.
 if [[ -e ${MPI_PIECES:-} ]] && command -v mpirun >/dev/null; then

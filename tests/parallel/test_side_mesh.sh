@@ -94,7 +94,7 @@ near federated federated_mesh
 
 # ---- a rank that is killed, and one that hangs
 NEBULA_FAULT=worker.step:+300 timeout 600 "$nebula" distill "$T/parts.yaml" --local 2 \
-    --out "$T/kill" --set hang_after_s=2 --set distill.ahead=1 >"$T/kill.log" 2>&1 &
+    --out "$T/kill" --set hang_after_s=5 --set distill.ahead=1 >"$T/kill.log" 2>&1 &
 pid=$!
 rank_of() { pgrep -f "nebula worker $T/kill/clusters/alpha/.* --rank" | sort -n | tail -n 1; }
 wait_step "$T/kill" 3 "$pid" || fail "the run ended before step 3"

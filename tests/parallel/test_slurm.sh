@@ -101,13 +101,8 @@ grep -q "2 ranks: dp 1, pp 1, tp 2" "$T"/whole/clusters/alpha/jobs/*/rank-0.log 
 echo "ranks are steps of the allocation"
 
 NEBULA_FAULT=worker.step:+40 run kill slurm & pid=$!
-for ((i = 0; i < 1500; i++)); do
-    n=$(jq -R -s '[split("\n")[] | fromjson? | select(.kind == "step") | .step] | max // 0' \
-        "$T/kill/metrics.jsonl" 2>/dev/null) || n=0
-    ((${n:-0} >= 40)) && saved "$T/kill" alpha && break
-    kill -0 "$pid" 2>/dev/null || break
-    sleep 0.02
-done
+wait_step "$T/kill" 40 "$pid" alpha && within 20 saved "$T/kill" alpha ||
+    fail "alpha has no checkpoint after step 40"
 victim=$(pgrep -f "nebula worker $T/kill/clusters/alpha/.* --rank" | sort -n | tail -n 1)
 [[ -n $victim ]] || fail "there is no rank of alpha"
 kill -KILL "$victim"
@@ -132,10 +127,8 @@ env -u SLURM_JOB_ID timeout 600 "$nebula" agent --home "$T/a" --listen "127.0.0.
     --workers lo 2>>"$T/a.log" &
 agents=$!
 timeout 600 "$nebula" agent --home "$T/b" 2>>"$T/b.log" & agents+=" $!"
-for ((i = 0; i < 100; i++)); do
-    "$nebula" status --home "$T/a" >/dev/null 2>&1 && break
-    sleep 0.1
-done
+answers() { "$nebula" status --home "$T/a" >/dev/null 2>&1; }
+within 20 answers || fail "the agent does not answer"
 timeout 600 "$nebula" pretrain "$T/slurm.yaml" --home "$T/a" --out "$T/head" --steps 120 \
     --set sync.interval=20 --set log_every=5 >"$T/head.log" 2>&1 &
 pid=$!

@@ -47,8 +47,8 @@ job() { # FILE LAUNCHER
 job "$T/slurm.yaml" slurm
 job "$T/local.yaml" local
 run() { # NAME FILE
-    timeout 600 "$nebula" pretrain "$T/$2.yaml" --local 2 --out "$T/$1" --steps 120 \
-        --set sync.interval=20 --set log_every=5 \
+    timeout 600 "$nebula" pretrain "$T/$2.yaml" --local 2 --out "$T/$1" --steps 80 \
+        --set sync.interval=20 --set log_every=1 \
         >"$T/$1.log" 2>&1
 }
 run whole slurm ||
@@ -69,14 +69,9 @@ want=$(summary '.clusters[0].params_digest' "$T/whole")
 [[ $(summary '.clusters[0].params_digest' "$T/here") == "$want" ]] ||
     fail "launcher: local gives other parameters"
 
-NEBULA_FAULT=worker.step:+40 run kill slurm & pid=$!
-for ((i = 0; i < 3000; i++)); do
-    n=$(jq -R -s '[split("\n")[] | fromjson? | select(.kind == "step") | .step] | max // 0' \
-        "$T/kill/metrics.jsonl" 2>/dev/null) || n=0
-    ((${n:-0} >= 40)) && saved "$T/kill" alpha && break
-    kill -0 "$pid" 2>/dev/null || break
-    sleep 0.02
-done
+NEBULA_FAULT=worker.step:+100 run kill slurm & pid=$!
+wait_step "$T/kill" 25 "$pid" alpha && within 20 saved "$T/kill" alpha ||
+    fail "alpha has no checkpoint after step 25"
 victim=$(pgrep -f "^$nebula worker .*$T/kill/clusters/alpha/.* --rank" | sort -n | tail -n 1)
 [[ -n $victim ]] || fail "there is no rank of alpha"
 kill -KILL "$victim"

@@ -33,7 +33,7 @@ job() {
 run() { # NAME options…
     local name=$1
     shift
-    timeout 600 "$nebula" pretrain "$T/$name.yaml" --local 2 --steps 20 --set sync.interval=5 \
+    timeout 600 "$nebula" pretrain "$T/$name.yaml" --local 2 --steps 10 --set sync.interval=5 \
         --out "$T/$name" "$@" >"$T/$name.log" 2>&1 ||
         fail "the run $name failed: $(tail -n 5 "$T/$name.log"; cat \
             "$T/$name"/clusters/*/jobs/*/{worker,rank-*}.log)"
@@ -92,7 +92,7 @@ for key in loss_first loss_last eval_loss; do
     figures_near 0.02 "$a" "$b" ||
         fail "$key: one rank has $a, the meshes have $b"
 done
-jq -e 'all(.clusters[]; .steps == 20 and .tokens == 5120)' "$T/mesh/summary.json" >/dev/null ||
+jq -e 'all(.clusters[]; .steps == 10 and .tokens == 2560)' "$T/mesh/summary.json" >/dev/null ||
     fail "wrong summary.json: $(cat "$T/mesh/summary.json")"
 "$nebula" eval "$T/mesh/checkpoint" --corpus "$T/corpus" --windows 4 >/dev/null ||
     fail "the model of the meshes cannot be evaluated"
@@ -132,23 +132,18 @@ fi
 # A run that is interrupted and resumed, and a run with a killed worker, have the bits of an
 # undisturbed run.
 job "$T/whole.yaml" "{dp: 2, tp: 2}" "{pp: 2}"
-long=(--steps 140 --set sync.interval=20 --set log_every=5)
+long=(--steps 50 --set sync.interval=10 --set log_every=1)
 for name in cut kill; do cp "$T/whole.yaml" "$T/$name.yaml"; done
 run whole "${long[@]}"
 want=$(summary '.clusters[0].params_digest' "$T/whole")
-started() { # NAME STEP: waits until the run of $pid reaches this step
-    local end=$((SECONDS + 110))
-    while ((SECONDS < end)); do
-        (($(steps_done "$T/$1" '') >= $2)) && return 0
-        kill -0 "$pid" 2>/dev/null || fail "the run $1 ended before step $2"
-        sleep 0.02
-    done
-    fail "the run $1 does not reach step $2"
+started() { # NAME: waits until the run of $pid has made steps after a checkpoint
+    wait_step "$T/$1" 22 "$pid" alpha || fail "the run $1 does not reach step 22"
 }
+pace 150
 timeout 600 "$nebula" pretrain "$T/cut.yaml" --local 2 \
     --out "$T/cut" "${long[@]}" >"$T/cut.log" 2>&1 &
 pid=$!
-started cut 50
+started cut
 kill -INT "$pid"
 rc=0; wait "$pid" || rc=$?
 [[ $rc == 3 ]] || fail "the exit status after an interrupt is $rc, not 3"
@@ -160,8 +155,8 @@ for name in alpha beta; do went_on "$T/cut" $name rank-0.log; done
 timeout 600 "$nebula" pretrain "$T/kill.yaml" --local 2 \
     --out "$T/kill" "${long[@]}" >"$T/kill.log" 2>&1 &
 pid=$!
-started kill 50
-within 20 saved "$T/kill" alpha || fail "there is no checkpoint at step 50"
+started kill
+within 20 saved "$T/kill" alpha || fail "there is no checkpoint at step 22"
 # Kills any of its ranks.
 victim=$(pgrep -f "nebula worker $T/kill/clusters/alpha/.* --rank" | sort -n | tail -n 1)
 [[ -n $victim ]] || fail "there is no rank of alpha"

@@ -28,7 +28,7 @@ timeout 600 "$nebula" pretrain "$T/first.yaml" \
     --out "$T/whole" "${options[@]}" >"$T/whole.log" 2>&1 ||
     fail "the uninterrupted run failed"
 
-NEBULA_FAULT=worker.step:+60 timeout 600 "$nebula" pretrain "$T/first.yaml" \
+NEBULA_FAULT=worker.step:+120 timeout 600 "$nebula" pretrain "$T/first.yaml" \
     --out "$T/cut" "${options[@]}" >"$T/cut.log" 2>&1 &
 pid=$!
 wait_step "$T/cut" 20 "$pid" alpha ||
@@ -80,17 +80,15 @@ jq -e '.spec.clusters[0].mesh == [1, 2, 1]' "$T/cut/job.json" >/dev/null ||
 
 # After a crash of the command, the agents come back and continue with the mesh that they know. When
 # they get another mesh, they restart their worker with that mesh.
-NEBULA_FAULT=worker.step:+60 timeout 600 "$nebula" pretrain "$T/first.yaml" \
+NEBULA_FAULT=worker.step:+120 timeout 600 "$nebula" pretrain "$T/first.yaml" \
     --out "$T/crash" "${options[@]}" >"$T/crash.log" 2>&1 &
 pid=$!
 wait_step "$T/crash" 20 "$pid" alpha ||
     fail "the run does not reach step 20"
 kill -KILL "$(started_by "$pid" | head -n 1)"
 wait "$pid" 2>/dev/null || true
-for ((i = 0; i < 600; i++)); do
-    pgrep -f "nebula (agent|worker) .*$T/crash/" >/dev/null || break
-    sleep 0.1
-done
+none_left() { ! pgrep -f "nebula (agent|worker) .*$T/crash/" >/dev/null; }
+within 60 none_left || fail "the agents outlive their command"
 timeout 600 "$nebula" pretrain "$T/then.yaml" --out "$T/crash" \
     --resume "${options[@]}" >"$T/crash.log" 2>&1 ||
     fail "the run could not be resumed after a crash"

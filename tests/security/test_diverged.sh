@@ -28,7 +28,7 @@ beyond() { (($(commits) > $1)); }
 says() { grep -q "$2" "$T/$1.log"; }
 
 make_corpus
-pace 10
+pace 40
 "$nebula" init --name acme --listen "127.0.0.1:$port" --link "127.0.0.1:$((port + 1))" --member \
     hub --dir "$T/hub" >/dev/null
 agent hub
@@ -44,6 +44,8 @@ for pair in "hub anna" "hub mallory" "anna mallory"; do
     within 20 link_up $pair || fail "no link: $pair"
 done
 make_job "$T/job.yaml" "grace_s: 5, commit_all: false"
+light "$T/job.yaml"
+shape "$T/job.yaml" 'n_layers: 1, d_model: 32, n_heads: 2, n_kv_heads: 2, d_ff: 64'
 clusters "$T/job.yaml" "${names[@]}"
 "$nebula" pretrain "$T/job.yaml" --home "$T/hub" --out "$T/run" --steps 260 >"$T/run.log" 2>&1 &
 run=$!

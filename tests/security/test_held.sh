@@ -40,7 +40,7 @@ rounds() { "$nebula" ledger show "$T/$1" --json 2>/dev/null | jq '.chains[0].nex
 more_rounds() { (($(rounds rome) > $1)); }
 
 make_corpus
-pace 15
+pace 30
 "$nebula" init --name acme --listen "$enrol" --link "127.0.0.1:$((port + 1))" --member hub --dir \
     "$T/hub" >/dev/null
 agent hub
@@ -56,6 +56,8 @@ for pair in "hub paris" "hub rome" "paris rome"; do
     within 20 link_up $pair || fail "no link: $pair"
 done
 make_job "$T/job.yaml"
+light "$T/job.yaml"
+shape "$T/job.yaml" 'n_layers: 1, d_model: 32, n_heads: 2, n_kv_heads: 2, d_ff: 64'
 clusters "$T/job.yaml" hub paris rome
 timeout 600 "$nebula" pretrain "$T/job.yaml" --home "$T/paris" --out "$T/run" --steps 1000000 \
     --set sync.commit_all=false --set sync.grace_s=2 >"$T/run.log" 2>&1 &

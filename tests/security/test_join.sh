@@ -124,7 +124,7 @@ within 30 link_up hub watch || fail "the link to the witness does not come up"
 make_job "$T/job.yaml"
 sed -i -e 's/name: alpha/name: hub/; s/name: beta/name: watch/; s/model: {/model: {vocab: 512, /' \
     -e 's/threads: 1/&, launcher: attach/' "$T/job.yaml"
-if timeout 30 "$nebula" pretrain "$T/job.yaml" --home "$T/hub" --out "$T/none" >"$T/err" 2>&1; then
+if timeout 600 "$nebula" pretrain "$T/job.yaml" --home "$T/hub" --out "$T/none" >"$T/err" 2>&1; then
     fail "a job with a witness as cluster ran, expected a refusal"
 fi
 grep -q '"watch" was invited as a witness' "$T/err" ||
@@ -220,7 +220,7 @@ within 30 grep -q 'stays in use' "$T/hub.log" || fail "a rolled-back list was no
 grep -q 'is older than' "$T/hub.log" || fail "the hub does not say that the list is older"
 kill "$agent_pid"
 wait "${pids[0]}" || true
-if timeout 10 "$nebula" agent --home "$T/hub" 2>"$T/err"; then
+if timeout 60 "$nebula" agent --home "$T/hub" 2>"$T/err"; then
     fail "an agent started with a rolled-back list"
 fi
 grep -q 'is older than' "$T/err" ||

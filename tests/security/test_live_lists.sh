@@ -26,7 +26,7 @@ step_of() { "$nebula" status --home "$T/$1" --json 2>/dev/null | jq -r '.jobs[0]
 beyond() { (($(step_of "$1") > $2)); }
 
 make_corpus
-pace 15
+pace 60
 "$nebula" init --name acme --listen "$enrol" --link "127.0.0.1:$((port + 1))" --member hub --dir \
     "$T/hub" >/dev/null
 agent hub $((port + 1))
@@ -51,6 +51,7 @@ done
 
 make_job "$T/job.yaml"
 light "$T/job.yaml"
+shape "$T/job.yaml" 'n_layers: 1, d_model: 32, n_heads: 2, n_kv_heads: 2, d_ff: 64'
 sed -i '/name: alpha/d; /name: beta/d' "$T/job.yaml"
 cat >>"$T/job.yaml" <<YAML
   - {name: hub, sources: [{name: gpl, weight: 1}], threads: 1}
@@ -61,10 +62,10 @@ timeout 600 "$nebula" pretrain "$T/job.yaml" --home "$T/hub" --out "$T/run" --st
     --set sync.commit_all=false --set sync.grace_s=2 >"$T/run.log" 2>&1 &
 run=$!
 pids+=("$run")
-within 30 beyond paris 30 || fail "the job does not run: $(tail -n 3 "$T/run.log")"
+within 30 beyond paris 10 || fail "the job does not run: $(tail -n 3 "$T/run.log")"
 
 # The first leader is away for some seconds, so rome promises its term to another one.
-process_of() { pgrep -f "^$nebula agent --home $T/$1 "; }
+process_of() { pgrep -o -f "^$nebula agent --home $T/$1 "; }
 rounds() { grep -c '"kind": *"round"' "$T/run/metrics.jsonl" || true; }
 led_restart() {
     "$nebula" status --home "$T/paris" --json |
@@ -74,7 +75,7 @@ kill -STOP "$(process_of hub)"
 within 30 led_restart ||
     fail "nobody leads without the hub: $("$nebula" status --home "$T/paris" --json)"
 kill -CONT "$(process_of hub)"
-within 20 link_up paris hub || fail "no link after the hub was away"
+within 20 link_up paris hub && within 20 link_up hub paris || fail "no link after the hub was away"
 sleep 2 # until both ends are up
 downs() { grep -c 'link to paris is down' "$T/hub.log" || true; }
 down=$(downs)
@@ -89,8 +90,8 @@ for pair in "hub rome" "paris rome" "rome hub" "rome paris"; do
     within 20 link_up $pair || fail "no link after the rotation: $pair"
 done
 at=$(step_of rome)
-within 30 beyond rome $((at + 40)) ||
-    fail "rome is at step $(step_of rome), expected over $((at + 40)) after the rotation"
+within 30 beyond rome $((at + 20)) ||
+    fail "rome is at step $(step_of rome), expected over $((at + 20)) after the rotation"
 # The old keys are no longer valid for links, but promises made with them stay valid.
 sleep 6
 before=$(rounds)
@@ -166,7 +167,7 @@ joins n17
 in_logs 'except for 1 new members, which are let in once no job runs here'
 
 # A second job, which ends without a member that is revoked meanwhile.
-timeout 600 "$nebula" pretrain "$T/job.yaml" --home "$T/hub" --out "$T/short" --steps 300 \
+timeout 600 "$nebula" pretrain "$T/job.yaml" --home "$T/hub" --out "$T/short" --steps 200 \
     --set sync.commit_all=false --set sync.grace_s=2 >"$T/short.log" 2>&1 &
 short=$!
 pids+=("$short")
@@ -180,8 +181,8 @@ end=$((SECONDS + 5))
 within 5 no_peer hub rome || fail "rome is still hub's peer after 5 s"
 within $((end > SECONDS ? end - SECONDS : 1)) no_peer paris rome ||
     fail "rome is still paris's peer after 5 s"
-within 40 beyond hub $((at + 40)) ||
-    fail "hub is at step $(step_of hub), expected over $((at + 40)) after the revocation"
+within 40 beyond hub $((at + 20)) ||
+    fail "hub is at step $(step_of hub), expected over $((at + 20)) after the revocation"
 before=$(rounds)
 within 40 rounds_go_on ||
     fail "$(rounds) rounds, expected over $((before + 3)) after the revocation"
@@ -195,8 +196,8 @@ wait "$short" || rc=$?
 grep -q 'rome is no longer a member; its report is not expected' "$T/short.log" ||
     fail "the command does not say that it leaves rome out: $(cat "$T/short.log")"
 names_steps='[.clusters[] | "\(.name) \(.steps)"] | join(" ")'
-[[ $(summary "$names_steps" "$T/short") == "hub 300 paris 300" ]] ||
-    fail "the summary is not 'hub 300 paris 300': $(summary .clusters "$T/short")"
+[[ $(summary "$names_steps" "$T/short") == "hub 200 paris 200" ]] ||
+    fail "the summary is not 'hub 200 paris 200': $(summary .clusters "$T/short")"
 
 # One of three is too few: the job ends after a checkpoint, and the command that follows it soon
 # gives the reason.

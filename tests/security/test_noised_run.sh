@@ -28,7 +28,7 @@ round_digests_equal "$T/noised"
 # Again, with a worker killed in the middle. It continues from its checkpoint, and sends the same
 # bytes again.
 run=$T/again
-pace 50
+pace 200
 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 3 --out "$run" >"$run.log" 2>&1 &
 pid=$!
 clean_up() { end_now "$pid"; }

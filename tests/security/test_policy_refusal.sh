@@ -18,16 +18,11 @@ b=$("$nebula" id --home "$T/b" --name beta)
 "$nebula" peer add "$a" "127.0.0.1:$port" --home "$T/b" >/dev/null
 "$nebula" agent --home "$T/a" --listen "127.0.0.1:$port" >"$T/a.log" 2>&1 & pids+=($!)
 "$nebula" agent --home "$T/b" >"$T/b.log" 2>&1 & pids+=($!)
-for ((i = 0; i < 100; i++)); do
-    "$nebula" status --home "$T/a" --json 2>/dev/null | jq -e '.peers[0].up' >/dev/null 2>&1 &&
-        break
-    sleep 0.1
-done
-((i < 100)) || fail "no link"
+within 20 link_up a beta || fail "no link"
 policy() { (umask 077; echo "$1" >"$T/b/policy.json"); }
 refused() { # TEXT
     n=$((${n:-0} + 1))
-    if timeout 60 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/out$n" >"$T/run$n.log" \
+    if timeout 600 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/out$n" >"$T/run$n.log" \
         2>&1; then
         fail "a job ran that the policy refuses: $1"
     fi
@@ -59,7 +54,7 @@ asks 's/interval: 10/interval: 10, row_counts: exact/'
 refused 'sends counts of the tokens of this site'
 asks ''
 policy '{"format": 1'
-if timeout 60 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/outx" >"$T/runx.log" 2>&1; \
+if timeout 600 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/outx" >"$T/runx.log" 2>&1; \
     then
     fail "a job ran with a broken policy"
 fi
@@ -67,7 +62,7 @@ grep -q 'cannot be read' "$T/runx.log" ||
     fail "the refusal does not say that the policy is broken: $(cat "$T/runx.log")"
 policy "{\"format\": 1, \"members\": [\"alpha\"], \"data\": [\"$T\"], \"trainable\": [\"full\"],
     \"threads\": 1, \"tokens_per_step\": 256, \"memory\": \"4G\", \"disk\": \"1G\"}"
-timeout 100 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/ok" >"$T/ok.log" 2>&1 ||
+timeout 600 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/ok" >"$T/ok.log" 2>&1 ||
     fail "an admitted job failed: $(tail -n 3 "$T/ok.log")"
 digests_equal "$T/ok"
 # alpha gets the losses of this site as means over several steps, with three digits. It has its own
@@ -112,14 +107,14 @@ rc=0; "$nebula" check "$T/job.yaml" --policy "$T/b/policy.json" >"$T/said" 2>&1 
 
 # A loop waits at beta, but alpha's job does not get it. A job that waits for a loop without end
 # would block the site, so the site's policy ends it after some hours.
-policy "{$data, \"hours_without_progress\": 0.001}" # 3.6 s
+policy "{$data, \"hours_without_progress\": 0.003}" # 10.8 s
 asks 's/model: {/model: {vocab: 512, /; s/job: e2e/job: trap/
     s/\(name: beta.*\)threads: 1/\1threads: 1, launcher: attach/'
-timeout 100 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/trap" >"$T/trap.log" 2>&1 &
+timeout 600 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/trap" >"$T/trap.log" 2>&1 &
 trap_pid=$!
 begun() { grep -q 'job trap waits for a trainer' "$T/b.log"; }
 within 20 begun || fail "the job did not begin at beta: $(tail -n 4 "$T/b.log")"
-rc=0; timeout 1.5 "$BUILD/attach_client" "$T/b" trap 1 >"$T/loop.log" 2>&1 || rc=$?
+rc=0; timeout 4 "$BUILD/attach_client" "$T/b" trap 1 >"$T/loop.log" 2>&1 || rc=$?
 ((rc == 124)) || fail "the loop ended with status $rc, expected 124: $(cat "$T/loop.log")"
 ! grep -q 'trap: process .* is its trainer' "$T/b.log" ||
     fail "alpha's job got a loop that had not named it"
@@ -135,9 +130,9 @@ grep -q 'no step was made here' "$T/trap.log" ||
 # loop has seen only 2,560, so that update stays here.
 policy "{$data, \"tokens_per_update\": 5120}"
 sed -i 's/batch: 4/batch: 8/; s/job: trap/job: named/' "$T/job.yaml"
-timeout 100 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/named" >"$T/named.log" 2>&1 &
+timeout 600 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/named" >"$T/named.log" 2>&1 &
 named_pid=$!
-NEBULA_JOB_FROM=alpha timeout 60 "$BUILD/attach_client" "$T/b" '' 1 >"$T/loop.log" 2>&1 || true
+NEBULA_JOB_FROM=alpha timeout 600 "$BUILD/attach_client" "$T/b" '' 1 >"$T/loop.log" 2>&1 || true
 grep -q 'begins at 0' "$T/loop.log" ||
     fail "a loop that names the job's member does not begin: $(cat "$T/loop.log")"
 grep -q 'an update would rest on 2560 tokens, but the policy of this site requires 5120' \

@@ -37,6 +37,8 @@ federation() { # HUB MEMBER
 }
 start_job() { # FIRST SECOND SUBMITTER OUT
     make_job "$T/job.yaml"
+    light "$T/job.yaml"
+    shape "$T/job.yaml" 'n_layers: 1, d_model: 32, n_heads: 2, n_kv_heads: 2, d_ff: 64'
     sed -i "s/name: alpha/name: $1/; s/name: beta/name: $2/" "$T/job.yaml"
     "$nebula" pretrain "$T/job.yaml" --home "$T/$3" --out "$T/$4" --steps 1000000 >"$T/$4.log" \
         2>&1 &
@@ -46,6 +48,7 @@ start_job() { # FIRST SECOND SUBMITTER OUT
 }
 
 make_corpus
+pace 10
 federation hub paris
 start_job paris hub hub run # paris leads
 kill -9 "$member_pid"

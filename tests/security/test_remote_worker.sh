@@ -70,7 +70,7 @@ rm -rf "$T"/a/jobs/*
 echo "without --workers a rank on another host says what to do"
 
 # While the launcher waits for its host, a stranger comes first.
-pace 20
+pace 60
 : >"$T/hold"
 rm -f "$T/launched"
 start_a --workers 10.77.0.1

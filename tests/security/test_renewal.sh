@@ -27,7 +27,7 @@ rounds() { grep -c '"kind": *"round"' "$T/run/metrics.jsonl" || true; }
 more_rounds() { (($(rounds) > $1)); }
 
 make_corpus
-pace 15
+pace 80
 "$nebula" init --name acme --listen "$enrol" --link "127.0.0.1:$((port + 1))" --member hub --dir \
     "$T/hub" >/dev/null
 NEBULA_FAULT=$NEBULA_FAULT,ca.brief:1 agent hub $((port + 1)) # the first certificate ends soon
@@ -48,11 +48,12 @@ within 20 link_up hub paris || fail "no link"
 within 20 link_up paris hub || fail "no link"
 make_job "$T/job.yaml"
 light "$T/job.yaml"
+shape "$T/job.yaml" 'n_layers: 1, d_model: 32, n_heads: 2, n_kv_heads: 2, d_ff: 64'
 clusters "$T/job.yaml" hub paris
 timeout 600 "$nebula" pretrain "$T/job.yaml" --home "$T/hub" --out "$T/run" --steps 100000 \
     >"$T/run.log" 2>&1 &
 run=$!
-within 30 beyond paris 20 || fail "the job does not run: $(tail -n 3 "$T/run.log")"
+within 30 beyond paris 10 || fail "the job does not run: $(tail -n 3 "$T/run.log")"
 grep -q 'certificate was renewed' "$T/paris.log" &&
     fail "the certificate was renewed before the job ran"
 cp "$T/brief.pem" "$T/paris/federation/member.new"
@@ -71,8 +72,8 @@ openssl verify -CAfile "$T/paris/federation/ca.pem" "$cert" >/dev/null ||
     fail "the CA has not signed the new certificate"
 beyond paris "$at" || fail "the job made no step during the renewal: step $at"
 at=$(step_of paris) had=$(rounds)
-within 30 beyond paris $((at + 40)) ||
-    fail "paris is at step $(step_of paris), expected over $((at + 40))"
+within 30 beyond paris $((at + 20)) ||
+    fail "paris is at step $(step_of paris), expected over $((at + 20))"
 within 30 more_rounds $((had + 3)) ||
     fail "$(rounds) rounds, expected over $((had + 3)) after the renewal"
 [[ "$(peer hub paris), $(peer paris hub)" == "$links" ]] ||

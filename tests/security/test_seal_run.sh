@@ -6,7 +6,7 @@
 . "$(dirname "$0")/../e2e/lib.sh"
 make_corpus
 make_job "$T/job.yaml"
-sed -i 's/steps: 60/steps: 200/; s/every_steps: 20/every_steps: 25/' "$T/job.yaml"
+sed -i 's/steps: 60/steps: 125/; s/every_steps: 20/every_steps: 25/' "$T/job.yaml"
 cd "$T"
 
 "$nebula" seal init "$T/seal.key" --home "$T/home" >"$T/init.log" || fail "seal init"
@@ -49,7 +49,7 @@ else
 fi
 
 # ---- sealed, with a worker that is searched and killed -------------------------------------------
-NEBULA_FAULT=worker.step:+30 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/run" \
+NEBULA_FAULT=worker.step:+80 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/run" \
     --seal-key "$T/seal.key" >"$T/run.log" 2>&1 &
 pid=$!
 for ((i = 0; i < 900; i++)); do

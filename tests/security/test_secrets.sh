@@ -5,7 +5,9 @@
 # that programs write keys in. The search must find planted keys.
 source "$SOURCE/tests/e2e/lib.sh"
 source "$SOURCE/tests/e2e/sites.sh"
+workers=()
 clean_up() {
+    kill -CONT "${workers[@]}" 2>/dev/null || true
     [[ ! ${run:-} ]] || end_now "$run"
     stop_agents
 }
@@ -26,11 +28,15 @@ within 20 "$nebula" join "$invitation" --dir "$T/paris" --endpoint "127.0.0.1:$(
 pid[paris]=$!
 within 20 link_up hub paris || fail "no link"
 make_job "$T/job.yaml"
+light "$T/job.yaml"
+shape "$T/job.yaml" 'n_layers: 1, d_model: 32, n_heads: 2, n_kv_heads: 2, d_ff: 64'
 clusters "$T/job.yaml" hub paris
-timeout 600 "$nebula" pretrain "$T/job.yaml" --home "$T/hub" --out "$T/run" --steps 300 \
-    >"$T/run.log" 2>&1 &
+timeout 600 "$nebula" pretrain "$T/job.yaml" --home "$T/hub" --out "$T/run" --steps 120 \
+    --set hang_after_s=600 >"$T/run.log" 2>&1 &
 run=$!
-wait_step "$T/run" 40 "$run" paris || fail "the job does not run: $(tail -n 3 "$T/run.log")"
+wait_step "$T/run" 20 "$run" paris || fail "the job does not run: $(tail -n 3 "$T/run.log")"
+mapfile -t workers < <(pgrep -f "^[^ ]*nebula worker $T/")
+kill -STOP "${workers[@]}" # the job still runs when the search is over
 
 cat >"$T/search.py" <<'PY'
 import base64, os, re, sys
@@ -153,6 +159,7 @@ said() { # the answers of status, jobs, members and page
 }
 said >"$T/said.txt"
 search runs || fail "a secret is where it does not belong (see above)"
+kill -CONT "${workers[@]}"
 
 # Tests the search: one secret of each kind, in one form each, in a file, an environment and a
 # command line.
