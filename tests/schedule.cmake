@@ -68,6 +68,13 @@ function(nebula_schedule)
   # OpenBLAS starts a thread per core in every process that loads it. A thread spins before it
   # sleeps, and no test uses it (kernels/blas.c).
   set_property(TEST ${all} APPEND PROPERTY ENVIRONMENT OPENBLAS_NUM_THREADS=1)
+  # oneDNN compiles its products at the start of each process; these tests start very many.
+  foreach(name ${all})
+    get_property(labels TEST ${name} PROPERTY LABELS)
+    if(labels MATCHES "cuda|parallel")
+      set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT NEBULA_SGEMM=openblas)
+    endif()
+  endforeach()
 
   nebula_tests(PROCESSORS 1
     conform_nccl_faults e2e_attach e2e_distill_snapshot e2e_done_away e2e_ended e2e_follow

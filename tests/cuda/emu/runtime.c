@@ -8,9 +8,11 @@
 #include <malloc.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 
 extern _Thread_local cudaError_t emu_last_error;
@@ -112,6 +114,10 @@ static cudaError_t take(void **out, size_t bytes) {
     *out = aligned_alloc(256, (bytes + 255) / 256 * 256);
     if (!*out)
         return cudaErrorMemoryAllocation;
+    if (bytes >= (size_t)4 << 20) { // a program starts much faster with large pages
+        char *page = (char *)(((uintptr_t)*out + 4095) & ~(uintptr_t)4095);
+        (void)madvise(page, bytes - (size_t)(page - (char *)*out), MADV_HUGEPAGE);
+    }
     memset(*out, 0xff, bytes);
     return cudaSuccess;
 }
