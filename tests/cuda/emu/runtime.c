@@ -253,15 +253,24 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s) {
     emu_run_until(s, emu_position(s));
     return cudaSuccess;
 }
-// Not a failure, but this status becomes the last error.
-static cudaError_t not_ready(void) {
-    sched_yield(); // the ranks that it waits for may run
+// What a poll returns. Not ready is no failure, but it becomes the last error. The ranks that it
+// waits for are processes of this machine, which has fewer cores: a long wait leaves them to those.
+static cudaError_t polled(int ready) {
+    enum { YIELDS = 20 };
+    static _Thread_local int vain; // polls since something was ready
+    vain = ready ? 0 : vain + 1;
+    if (ready)
+        return cudaSuccess;
+    if (vain < YIELDS)
+        sched_yield();
+    else
+        (void)nanosleep(&(struct timespec){.tv_nsec = 500000}, NULL);
     return emu_last_error = cudaErrorNotReady;
 }
 cudaError_t cudaStreamQuery(cudaStream_t s) {
     if (emu_forbidden())
         return cudaErrorStreamCaptureUnsupported;
-    return emu_passed(s, emu_position(s)) ? cudaSuccess : not_ready();
+    return polled(emu_passed(s, emu_position(s)));
 }
 struct transfer {
     void *dst;
@@ -343,7 +352,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e) {
 cudaError_t cudaEventQuery(cudaEvent_t e) {
     if (emu_forbidden() || e->captured)
         return e->captured ? cudaErrorCapturedEvent : cudaErrorStreamCaptureUnsupported;
-    return emu_passed(e->stream, e->position) ? cudaSuccess : not_ready();
+    return polled(emu_passed(e->stream, e->position));
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags) {
     (void)flags;
