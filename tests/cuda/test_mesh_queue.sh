@@ -71,12 +71,12 @@ echo "$n of 16 pieces of two replicas were there while backward ran"
 # They wait so long that a busy machine makes no rank late that is there; all cases at once.
 absent() { # MESH STEP
     local out=$work/$1-$2 status=0
-    limit=300 mesh "$1" device=fp32 seq=2 graphs=off steps=3 stay="$2" patience=15000 >"$out" \
+    limit=300 mesh "$1" device=fp32 seq=2 graphs=off steps=3 stay="$2" patience=10000 >"$out" \
         2>"$out.err" || status=$?
     ((status && status != 124 && status != 137)) ||
         { cat "$out.err"; echo "$1: a rank stayed away, and nobody minded: $status"; return 1; }
     operation='NCCL: (reduce-scatter|all-gather|all-reduce|reduce) on rank [0-9] of 2'
-    grep -qE "$operation has not ended after 15000 ms" "$out.err" ||
+    grep -qE "$operation has not ended after 10000 ms" "$out.err" ||
         { cat "$out.err"; echo "$1: no reason"; return 1; }
     (($(wc -l <"$out") == $2)) ||
         { cat "$out"; echo "$1: steps that others had no part in"; return 1; }

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 extern _Thread_local cudaError_t emu_last_error;
 extern int emu_lost;
@@ -108,17 +109,45 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
     return cudaSuccess;
 }
 
+// Large blocks share the pages of one file of NaNs until they write to them: most of a workspace is
+// never used, and to fill it takes longer than the rest of a program's start.
+enum { PAGE = 4096, NANS = 1 << 20 };
+static int nans = -1;
+static void make_nans(void) {
+    static char all[NANS];
+    memset(all, 0xff, sizeof all);
+    nans = memfd_create("nans", MFD_CLOEXEC);
+    if (nans >= 0 && write(nans, all, sizeof all) != (ssize_t)sizeof all) {
+        close(nans);
+        nans = -1;
+    }
+}
+static void fill_with_nans(char *p, size_t bytes) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    size_t at = PAGE - (uintptr_t)p % PAGE;
+    if (bytes < 4 * NANS)
+        at = bytes;
+    else
+        pthread_once(&once, make_nans);
+    memset(p, 0xff, at);
+    for (size_t n; at < bytes; at += n) {
+        n = bytes - at < NANS ? bytes - at : NANS;
+        size_t pages = n / PAGE * PAGE;
+        if (nans < 0 || !pages ||
+            mmap(p + at, pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, nans, 0) ==
+                MAP_FAILED)
+            pages = 0;
+        memset(p + at + pages, 0xff, n - pages);
+    }
+}
+
 static cudaError_t take(void **out, size_t bytes) {
     if (emu_lost || emu_forbidden())
         return emu_lost ? cudaErrorIllegalAddress : cudaErrorStreamCaptureUnsupported;
     *out = aligned_alloc(256, (bytes + 255) / 256 * 256);
     if (!*out)
         return cudaErrorMemoryAllocation;
-    if (bytes >= (size_t)4 << 20) { // a program starts much faster with large pages
-        char *page = (char *)(((uintptr_t)*out + 4095) & ~(uintptr_t)4095);
-        (void)madvise(page, bytes - (size_t)(page - (char *)*out), MADV_HUGEPAGE);
-    }
-    memset(*out, 0xff, bytes);
+    fill_with_nans(*out, bytes);
     return cudaSuccess;
 }
 static struct { // memory of devices
@@ -264,7 +293,7 @@ static cudaError_t polled(int ready) {
     if (vain < YIELDS)
         sched_yield();
     else
-        (void)nanosleep(&(struct timespec){.tv_nsec = 500000}, NULL);
+        (void)nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     return emu_last_error = cudaErrorNotReady;
 }
 cudaError_t cudaStreamQuery(cudaStream_t s) {
