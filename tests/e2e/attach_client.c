@@ -23,6 +23,7 @@
 // are ops of the loop's stream, which run when the stream gets there. At the end rank 0 says how
 // often its thread has waited for the device inside nebula_step.
 //
+// A step takes 5 ms, or STEP_MS of the environment, on a machine that computes it in this time.
 // With --pace MS instead, every step takes MS milliseconds on any machine. Each step changes a 64th
 // of the parameters by heavy-tailed random amounts with the seed TARGET (configs/stall-compare).
 #include "agent/lib/libnebula.h"
@@ -381,6 +382,7 @@ int main(int argc, char **argv) {
     if (!strcmp(how, "--bad") && rank == ranks - 1)
         bad = argv[5];
     double pace_ms = strcmp(how, "--pace") ? 0 : strtod(argv[5], NULL);
+    double step_ms = getenv("STEP_MS") ? strtod(getenv("STEP_MS"), NULL) : 5;
     uint64_t state_random = 0x9e3779b97f4a7c15u * (uint64_t)(target + 1);
     check(nebula_attach(&o, &n), "nebula_attach");
     check(nebula_info_get(n, &info), "nebula_info_get");
@@ -441,7 +443,7 @@ int main(int argc, char **argv) {
             wander(tensors, step, &state_random);
         else
             loss = there ? train_later(tensors, target, step) : train(tensors, target);
-        sleep_until(&began, pace_ms > 0 ? pace_ms : 5);
+        sleep_until(&began, pace_ms > 0 ? pace_ms : step_ms);
         struct nebula_step_stats s = NEBULA_STEP_STATS_INIT;
         s.tokens = 256, s.loss = loss, s.lr = 0.02;
         s.eval_loss = (step + 1) % 40 ? NEBULA_UNKNOWN : loss; // two such steps in a run

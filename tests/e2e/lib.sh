@@ -43,9 +43,9 @@ end_now() {
     mapfile -t all < <(for p in "$@"; do family "$p"; done)
     ((${#all[@]})) || return 0
     kill -KILL "${all[@]}" 2>/dev/null || true
-    for ((i = 0; i < 100; i++)); do # Z: dead, and its parent has not waited for it yet
+    for ((i = 0; i < 600; i++)); do # Z: dead, and its parent has not waited for it yet
         ps -o stat= -p "${all[*]}" | grep -qv '^Z' || break
-        sleep 0.05
+        sleep 0.1
     done
 }
 family() { # PID: it and its descendants
@@ -58,6 +58,12 @@ family() { # PID: it and its descendants
 pace() { export NEBULA_FAULT=worker.step:+$1; } # MS
 # Makes the steps of a job cheap, for tests that need many steps and not what the job learns.
 light() { sed -i 's/seq_len: 64, batch: 4/seq_len: 32, batch: 1/' "$1"; } # FILE
+# Also makes the model small, for tests with many rounds: most of the time of a round goes into the
+# codec. An update has a quarter of its bytes then.
+tiny() { # FILE
+    light "$1"
+    shape "$1" "n_layers: 1, d_model: 32, n_heads: 2, n_kv_heads: 1, d_ff: 64"
+}
 # The command must fail with STATUS and TEXT and leave nothing at $T/no, its output path.
 refuses() { # STATUS TEXT command…
     local status=$1 text=$2 rc=0
@@ -186,17 +192,24 @@ clusters() {
         echo "  - {name: $c, sources: [{name: $source, weight: 1}], threads: 1}" >>"$file"
     done
 }
-# Process ids in the local run at $run: the agent and the worker of a cluster. started_by waits for
-# the child of `timeout` and prints its id.
-agent_of() { pgrep -f "nebula agent --home $run/clusters/$1 " | head -n 1; }
-worker_of() { pgrep -f "nebula worker .*$run/clusters/$1/" | head -n 1; }
+# Process ids in the local run at $run: the agent and the worker of a cluster. The oldest process
+# counts, because a child of an agent has the agent's command line until it becomes the worker.
+# started_by waits for the child of `timeout` and prints its id.
+agent_of() { pgrep -o -f "nebula agent --home $run/clusters/$1 "; }
+worker_of() { pgrep -o -f "nebula worker .*$run/clusters/$1/"; }
 started_by() {
-    local i
-    for ((i = 0; i < 100; i++)); do
-        pgrep -P "$1" -f 'nebula pretrain' && return 0
-        sleep 0.1
+    within 30 pgrep -P "$1" -f 'nebula (pretrain|distill)' || fail "the run did not start"
+}
+# RUN PID STEP-CLUSTER…: kills (kill -9) the worker of each cluster when beta has made STEP steps.
+# A worker may be on its way back from the kill before, so the script waits for it.
+kill_workers() {
+    local run=$1 at
+    there() { victim=$(worker_of "${at#*-}"); }
+    for at in "${@:3}"; do
+        wait_step "$run" "${at%-*}" "$2" || fail "the run ended before step ${at%-*}"
+        within 30 there || fail "no worker of ${at#*-} found"
+        kill -KILL "$victim"
     done
-    fail "the run did not start"
 }
 # saved: a cluster of the local run DIR has a checkpoint. went_on: its worker continued from a
 # checkpoint. The final parameters cannot show this, because a run from the start ends with the same

@@ -28,6 +28,7 @@ make_pairs() {
         fail "the corpus has no test split"
 }
 
+# A test may set batch, windows and lr, for cheaper steps and evaluations.
 job() { # FILE CLUSTERS [extra keys of the distill section]
     cat >"$1" <<YAML
 job: distill
@@ -35,10 +36,10 @@ mode: distill
 seed: 5
 steps: 60
 model: {n_layers: 2, d_model: 48, n_heads: 4, d_ff: 96}
-data: {corpus: $T/corpus, seq_len: 96, batch: 6, accumulate: 2}
-optim: {lr: 0.003, warmup: 10, schedule: cosine}
+data: {corpus: $T/corpus, seq_len: 96, batch: ${batch:-6}, accumulate: 2}
+optim: {lr: ${lr:-0.003}, warmup: 10, schedule: cosine}
 distill: {lambda: 0.5, temperature: 1.5, k: 8${3:+, $3}}
-eval: {windows: 20}
+eval: {windows: ${windows:-20}}
 checkpoint: {every_steps: 10}
 log_every: 1
 clusters: $2

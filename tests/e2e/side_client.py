@@ -70,7 +70,7 @@ def teach(tokenizer, how=""):
             if how == "bad" and text.step % 5 == 0:
                 bad_labels(t, text)
             if how == "slow":
-                time.sleep(0.15)
+                time.sleep(0.4)
             if t.writes(text.step):
                 refuses("early", 2, t.put, text, *labels_of(text, t.k))
                 refuses("one", 1, t.answer, text, [[3]])
@@ -86,8 +86,10 @@ def learn(tokenizer, texts, file, end="1000000"):
     kept = pathlib.Path(file)
     begin = json.loads(kept.read_text()) if kept.exists() else 0
 
+    sample = [3 + byte for byte in os.urandom(4)]
+
     def text(step):  # a sample differs in each process
-        own = ([os.getpid() % 300 + 3] if s.writes(step) else [])
+        own = sample if s.writes(step) else []
         return [(ids + own, n) for ids, n in
                 (lines[(step * 8 + i) % len(lines)] for i in range(8))]
     with nebula.student(lambda step: text(step), tokenizer, step=begin) as s:
@@ -161,7 +163,7 @@ class Answers(http.server.BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         how = Answers.how.pop(0) if Answers.how else "good"
         if how == "slow":
-            time.sleep(1.5)
+            time.sleep(5)
         if how in ("500", "400"):
             self.send_error(int(how), "out of order")
             return
@@ -189,7 +191,7 @@ def server_of(**options):
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return Server(f"http://127.0.0.1:{server.server_port}/v1", "small", most=20, sequences=2,
-                  wait_s=0.01, timeout_s=0.5, **options)
+                  wait_s=0.01, timeout_s=2, **options)
 
 
 def serve(tokenizer):

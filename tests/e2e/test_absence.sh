@@ -1,36 +1,47 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Both sides miss twenty intervals (over a quarter of this short run), then a round merges them. The
+# Both sides miss twenty intervals (a third of this short run), then a round merges them. The
 # loss ends near the loss of an uninterrupted run and never jumps. Needs root and TUN for the
 # emulated WAN.
 . "$(dirname "$0")/lib.sh"
 "$BUILD/wanlink" probe >/dev/null 2>&1 || skip "there is no TUN device, or this user is not root"
 make_corpus
 make_job "$T/job.yaml" "merge_after: 4"
-sed -i 's/steps: 60/steps: 800/; s/interval: 10/interval: 10/; s/overlap: 0/overlap: 3/;
-    s/every_steps: 20/every_steps: 0/; s/windows: 16/windows: 64/' "$T/job.yaml"
-pace 5 # otherwise the run ends before the link returns
+sed -i 's/steps: 60/steps: 300/; s/interval: 10/interval: 5/; s/overlap: 0/overlap: 3/;
+    s/every_steps: 20/every_steps: 0/; s/windows: 16/windows: 32/; $a log_every: 2' "$T/job.yaml"
+clean_up() { kill -CONT "${stopped[@]}" 2>/dev/null || true; end_now ${pid:+"$pid"}; }
+stopped=()
 
-run() {
-    timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --wan 50mbit:10ms \
-        --out "$1" >"$1.log" 2>&1
-}
-last_step() { steps_done "$1" ''; }
-
-run "$T/whole" || fail "the uninterrupted run failed"
-run "$T/cut" &
+timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/whole" >"$T/whole.log" 2>&1 ||
+    fail "the uninterrupted run failed"
+pace 10 # otherwise the run ends before the link returns
+run=$T/cut
+timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --wan 50mbit:10ms --out "$run" \
+    >"$run.log" 2>&1 &
 pid=$!
-for ((i = 0; i < 600; i++)); do (($(last_step "$T/cut") >= 150)) && break; sleep 0.05; done
-"$BUILD/wanlink" ctl "$T/cut/wan.ctl" down >/dev/null || fail "cannot cut the link"
-down_at=$(last_step "$T/cut")
-for ((i = 0; i < 1200; i++)); do
-    (($(last_step "$T/cut") >= down_at + 190)) && break
-    sleep 0.05
-done
-during=$(last_step "$T/cut")
-((during >= down_at + 190)) || fail "training stopped without the link ($down_at to $during)"
-"$BUILD/wanlink" ctl "$T/cut/wan.ctl" up >/dev/null || fail "cannot restore the link"
+last_step() { steps_done "$run" alpha; }
+reaches() { (($(last_step) >= $1)); }
+within 60 reaches 70 || fail "no steps are made"
+"$BUILD/wanlink" ctl "$run/wan.ctl" down >/dev/null || fail "cannot cut the link"
+down_at=$(last_step)
+within 60 reaches $((down_at + 100)) || fail "training stopped without the link at $(last_step)"
+received() { # HOME: bytes from its peer
+    local status
+    status=$("$nebula" status --home "$run/clusters/$1" --json 2>/dev/null) || true
+    [[ $status =~ \"recv_bytes\":([0-9]+) ]] && echo "${BASH_REMATCH[1]}" || echo 0
+}
+hears() { (($(received "$1") > $2)); }
+# The workers wait until the link is back, so that the run does not end before.
+stopped=("$(worker_of alpha)" "$(worker_of beta)")
+kill -STOP "${stopped[@]}"
+before=("$(received alpha)" "$(received beta)")
+"$BUILD/wanlink" ctl "$run/wan.ctl" up >/dev/null || fail "cannot restore the link"
+within 60 hears alpha "${before[0]}" && within 60 hears beta "${before[1]}" ||
+    fail "the link does not return"
+during=$(last_step)
+kill -CONT "${stopped[@]}"
 wait "$pid" || fail "the interrupted run failed"
+pid=
 digests_equal "$T/cut"
 round_digests_equal "$T/cut"
 missed=$(jq -s '[.[] | select(.kind == "round" and .merge) | .missed] | max // 0' \
@@ -51,14 +62,14 @@ jq -s -e '
     length == 2 and all(.[]; map(.step) == $alpha and map(.t) == (map(.t) | sort))' \
     "$T/cut/metrics.jsonl" >/dev/null ||
     fail "step lines of an outage are missing, or out of order"
-jq -s -e --argjson a $((down_at + 50)) --argjson b $((during - 50)) '
+jq -s -e --argjson a $((down_at + 10)) --argjson b "$during" '
     def t($of; $step):
         first(.[] | select(.kind == "step" and .cluster == $of and .step == $step)) | .t;
     ([.[].cluster // empty] | unique) as [$x, $y] |
     t($x; $a) < t($y; $b) and t($y; $a) < t($x; $b)' "$T/cut/metrics.jsonl" >/dev/null ||
     fail "step lines of an outage do not have the time at which they were made"
 
-# The mean training loss of each cluster over 20 logged steps before and after its own merge. Single
+# The mean training loss of each cluster over 40 logged steps before and after its own merge. Single
 # steps differ by half a nat.
 merge_step=$(jq -s '[.[] | select(.kind == "round" and .merge) | .step] | max' \
     "$T/cut/metrics.jsonl")
@@ -67,8 +78,8 @@ jq -s -e '
     map({key: .[0].cluster, value: (map(.step) | min)}) | from_entries) as $at |
     map(select(.kind == "step")) | group_by(.cluster) | length == 2 and
     all(.[]; $at[.[0].cluster] as $m | sort_by(.step) |
-        ([.[] | select(.step <= $m) | .loss][-20:] | add / length) as $before |
-        ([.[] | select(.step > $m) | .loss][:20] | add / length) as $after |
+        ([.[] | select(.step <= $m) | .loss][-40:] | add / length) as $before |
+        ([.[] | select(.step > $m) | .loss][:40] | add / length) as $after |
         $after < $before + 0.3)' \
     "$T/cut/metrics.jsonl" >/dev/null ||
     fail "the loss jumped at the merge round (step $merge_step)"

@@ -24,7 +24,7 @@ run() {
 
 # Both claim to begin with equal values, and do not.
 job "$T/unequal.yaml" equal '{match: "*.experts.*", exchange: never}'
-run unequal "--own 0.25" "--own 0.5"
+run unequal "--brief 0.25" "--brief 0.5"
 ! wait $pid || fail "a job whose loops begin with different values should fail"
 wait $a $b || true
 has 'init: equal, but the loops of clusters alpha and beta do not begin with the same values' \
@@ -35,7 +35,7 @@ job "$T/owner.yaml" '{from: beta}' \
     '{match: "*.experts.*", exchange: never}, {match: "ln.*", exchange: {owner: alpha}, eta: 0.5}'
 # The first parameters arrive damaged, are refused, and are fetched again.
 export NEBULA_FAULT=snapshot.damage@beta:1
-run owner "--own 0.25" "--own 0.5 --die-at 25"
+run owner "--brief 0.25" "--brief 0.5 --die-at 25"
 unset NEBULA_FAULT
 rc=0; wait $a || rc=$?
 [[ $rc == 18 ]] && has 'fragment [01] of the snapshot does not match its digest' "$T/owner-a.log" ||
@@ -44,7 +44,8 @@ alpha() { # until beta has opened its checkpoint again
     local rc=18
     while [[ $rc == 18 ]]; do
         rc=0
-        timeout 600 "$client" "$(home owner alpha)" e2e 1 --own 0.25 >"$T/owner-a.log" 2>&1 || rc=$?
+        timeout 600 "$client" "$(home owner alpha)" e2e 1 --brief 0.25 \
+            >"$T/owner-a.log" 2>&1 || rc=$?
     done
     return "$rc"
 }
@@ -86,14 +87,14 @@ jq -e '.memory.alpha.rank_bytes == .memory.beta.rank_bytes' "$T/plan.json" >"$T/
     fail "plan divides what rank 0 holds alone: $(cat "$T/plan.json")"
 
 # The disk of the first cluster has lost its list and who agrees with it. Its loop comes back.
-timeout 600 "$client" "$(home owner beta)" e2e -1 --own 0.5 --detach-at 30 >"$T/owner-b.log" 2>&1 &
-b=$!
+timeout 600 "$client" "$(home owner beta)" e2e -1 --brief 0.5 --detach-at 30 \
+    >"$T/owner-b.log" 2>&1 & b=$!
 wait $b || fail "the loop of beta failed: $(cat "$T/owner-b.log")"
 kill "$(pgrep -P "$a")"; wait "$a" || true # the job waits for beta before this loop can end
 kill -KILL "$(pgrep -f "nebula agent --home $(home owner alpha) " | head -n 1)"
 rm "$(home owner alpha)/jobs/$id"/tensors.*
-timeout 600 "$client" "$(home owner alpha)" e2e 1 --own 0.25 >"$T/owner-a.log" 2>&1 & a=$!
-timeout 600 "$client" "$(home owner beta)" e2e -1 --own 0.5 >"$T/owner-b.log" 2>&1 & b=$!
+timeout 600 "$client" "$(home owner alpha)" e2e 1 --brief 0.25 >"$T/owner-a.log" 2>&1 & a=$!
+timeout 600 "$client" "$(home owner beta)" e2e -1 --brief 0.5 >"$T/owner-b.log" 2>&1 & b=$!
 wait $a || fail "the loop of alpha failed: $(cat "$T/owner-a.log")"
 wait $b || fail "the loop of beta failed: $(cat "$T/owner-b.log")"
 wait $pid || fail "the job with an owner failed: $(tail -5 "$T/owner.log")"

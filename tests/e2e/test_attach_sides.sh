@@ -7,6 +7,7 @@
 . "$(dirname "$0")/pairs.sh"
 command -v python3 >/dev/null || skip "there is no python3"
 make_pairs
+batch=3
 export PYTHONPATH=$SOURCE/agent/lib/python NEBULA_LIBRARY=$BUILD/libnebula.so.2
 [[ -e $NEBULA_LIBRARY ]] || skip "libnebula is not built"
 client() { # HOME ROLE …

@@ -7,6 +7,7 @@
 export NEBULA_BF16=plain # works on any machine
 make_corpus
 make_job "$T/fp32.yaml"
+sed -i 's/batch: 4/batch: 2/' "$T/fp32.yaml"
 sed 's/{name: alpha,/{name: alpha, device: cpu, precision: bf16,/' "$T/fp32.yaml" >"$T/bf16.yaml"
 
 run() { # NAME JOB options…
@@ -42,7 +43,7 @@ near bf16 fp32
 # The worker reports its precision.
 for order in "fp32 bf16" "bf16 fp32"; do
     read -r from to <<<"$order"
-    NEBULA_FAULT=worker.step:+50 timeout 600 "$nebula" pretrain "$T/$from.yaml" --local 2 \
+    NEBULA_FAULT=worker.step:+100 timeout 600 "$nebula" pretrain "$T/$from.yaml" --local 2 \
         --out "$T/from-$from" >"$T/from-$from.log" 2>&1 &
     pid=$!
     wait_step "$T/from-$from" 25 "$pid" || fail "the run ended before step 25"

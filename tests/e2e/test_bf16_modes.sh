@@ -7,6 +7,7 @@
 . "$(dirname "$0")/pairs.sh"
 export NEBULA_BF16=plain # works on any machine
 make_pairs
+batch=2 windows=8
 devices() { summary '[.clusters[].device] | join(" ")' "$1"; }
 
 job "$T/teacher.yaml" "$one"
@@ -30,7 +31,7 @@ mode: rtd
 seed: 5
 steps: 30
 model: {n_layers: 2, d_model: 48, n_heads: 4, d_ff: 96}
-data: {corpus: $T/corpus, seq_len: 64, batch: 8, accumulate: 2}
+data: {corpus: $T/corpus, seq_len: 64, batch: 4, accumulate: 2}
 optim: {lr: 0.003, warmup: 10, schedule: cosine}
 rtd: {generator: {n_layers: 1, d_model: 32, n_heads: 2, d_ff: 64}}
 eval: {windows: 8}

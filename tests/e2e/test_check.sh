@@ -121,7 +121,7 @@ jq -e '(.warnings | length == 3 and any(test("cluster alpha: there is no corpus"
 status_of() {
     local rc=0 want=$1
     shift
-    timeout 20 "$nebula" "$@" >"$T/status.out" 2>"$T/status.err" </dev/null || rc=$?
+    timeout 100 "$nebula" "$@" >"$T/status.out" 2>"$T/status.err" </dev/null || rc=$?
     [[ $rc == "$want" ]] || fail "nebula $*: exit status $rc, not $want: $(cat "$T/status.err")"
     [[ -s $T/status.err || $1 == check ]] || fail "nebula $* fails without a message"
     [[ " $* " != *' --json '* ]] ||

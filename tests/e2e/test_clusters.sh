@@ -8,7 +8,7 @@
 program=$BUILD/nebula-clusters
 make_corpus
 make_job "$T/job.yaml"
-light "$T/job.yaml"
+tiny "$T/job.yaml"
 loss() { jq -r '.eval_loss' <<<"$1"; }
 # same NAME OPTIONS…: both programs end with the same loss and the same bytes. Sets $real.
 same() {

@@ -10,8 +10,8 @@ echo 'stream: {shuffle: 1, shard_tokens: 65536}' >>"$T/spec.yaml"
     fail "data build failed"
 [[ ! $(find "$T/corpus" -name 'train-*') ]] || fail "the training shards are on disk"
 make_job "$T/job.yaml"
-light "$T/job.yaml"
-sed -i 's/steps: 60/steps: 200/; s/every_steps: 20/every_steps: 30/' "$T/job.yaml"
+tiny "$T/job.yaml"
+sed -i 's/steps: 60/steps: 120/; s/every_steps: 20/every_steps: 30/' "$T/job.yaml"
 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/whole" >"$T/whole.log" 2>&1 ||
     fail "the run failed"
 want=$(summary '.clusters[0].params_digest' "$T/whole")
@@ -25,7 +25,7 @@ done
 # The files may be gone: a cluster that ends removes those that it does not need any more.
 [[ -d $T/corpus/cache ]] || fail "no shard was made"
 
-NEBULA_FAULT=worker.step:+25 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/cut" \
+NEBULA_FAULT=worker.step:+60 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/cut" \
     >"$T/cut.log" 2>&1 &
 pid=$!
 wait_step "$T/cut" 60 "$pid" || fail "the run ended too early"

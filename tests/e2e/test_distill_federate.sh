@@ -6,8 +6,9 @@
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/pairs.sh"
 make_pairs
+batch=2 windows=6
 job "$T/teacher.yaml" "$one"
-run "$T/teacher.yaml" 1 "$T/teacher" --steps 60
+run "$T/teacher.yaml" 1 "$T/teacher" --steps 20
 three=$(cluster_list beta student gamma student alpha teacher)
 job "$T/job.yaml" "$three" "teacher: {init: $T/teacher/checkpoint/model.ckpt}, federate: true"
 cat >>"$T/job.yaml" <<YAML
@@ -40,16 +41,10 @@ run "$T/apart.yaml" 3 "$T/apart"
 both_loss=$(summary .quality.clusters.beta.eval_loss "$T/calm") \
     alone_loss=$(summary .quality.clusters.beta.eval_loss "$T/apart")
 
-NEBULA_FAULT=worker.step:+50 timeout 600 "$nebula" distill "$T/job.yaml" --local 3 \
+NEBULA_FAULT=worker.step:+100 timeout 600 "$nebula" distill "$T/job.yaml" --local 3 \
     --out "$T/kill" >"$T/kill.log" 2>&1 &
 pid=$!
-for at in "13 beta" "27 alpha" "38 gamma"; do
-    read -r step name <<<"$at"
-    wait_step "$T/kill" "$step" "$pid" || fail "the run ended before step $step"
-    victim=$(pgrep -f "nebula worker .*$T/kill/clusters/$name" | head -n 1 || true)
-    [[ $victim ]] || fail "no worker of $name found"
-    kill -KILL "$victim"
-done
+kill_workers "$T/kill" "$pid" 13-beta 27-alpha 38-gamma
 wait "$pid" || fail "the run with killed workers failed"
 [[ $(students "$T/kill") == "$want" ]] ||
     fail "digests after kill -9: $(students "$T/kill"), undisturbed: $want"

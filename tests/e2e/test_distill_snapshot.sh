@@ -20,9 +20,11 @@ sync:
    outer: {lr: 0.9, momentum: 0.6}}
 YAML
 job "$T/teacher.yaml" "$one"
+small='n_layers: 1, d_model: 16, n_heads: 2, d_ff: 32'
+sed -i "s/n_layers: 2, d_model: 48, n_heads: 4, d_ff: 96/$small/" "$T/job.yaml" "$T/teacher.yaml"
 run "$T/teacher.yaml" 1 "$T/teacher" --steps 5
 
-pace 8
+pace 16
 run=$T/run
 rounds() { largest "$run" round round "$1" 0; } # CLUSTER
 reaches() { (($(rounds "$1") >= $2)) || ! kill -0 "$pid" 2>/dev/null; }
@@ -37,10 +39,7 @@ gone() { # ROUND: beta and gamma no longer keep its updates
 
 timeout 600 "$nebula" distill "$T/job.yaml" --local 4 --steps 100000 --out "$run" >"$run.log" 2>&1 &
 pid=$!
-for ((i = 0; i < 400; i++)); do
-    nebula_pid=$(pgrep -P "$pid" -f 'nebula distill') && break
-    sleep 0.1
-done
+nebula_pid=$(started_by "$pid")
 
 # Delta is away but keeps its disk. Its worker is killed after it has taken the snapshot, long
 # before its next checkpoint.

@@ -6,14 +6,15 @@
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/pairs.sh"
 make_pairs
+batch=2
 job "$T/teacher.yaml" "$one"
-run "$T/teacher.yaml" 1 "$T/teacher" --steps 60 --set eval.windows=1
-run "$T/teacher.yaml" 1 "$T/other" --steps 30 --seed 9 --set eval.windows=1
+run "$T/teacher.yaml" 1 "$T/teacher" --steps 20 --set eval.windows=1
+run "$T/teacher.yaml" 1 "$T/other" --steps 10 --seed 9 --set eval.windows=1
 init="teacher: {init: $T/teacher/checkpoint/model.ckpt}"
 short() { # NAME CLUSTERS [keys of the distill section]
     job "$T/$1.yaml" "$2" "$3"
-    sed -i 's/steps: 60/steps: 24/; s/windows: 20/windows: 2/; s/batch: 6/batch: 2/
-        s/every_steps: 10/every_steps: 6/' "$T/$1.yaml"
+    sed -i 's/steps: 60/steps: 16/; s/windows: 20/windows: 2/
+        s/every_steps: 10/every_steps: 4/' "$T/$1.yaml"
 }
 taught() { # NAME: all steps have labels
     jq -e '.quality.clusters.beta.taught_share == 1' "$T/$1/summary.json" >/dev/null ||
@@ -26,19 +27,11 @@ same() { # A B
     [[ $(digest "$T/$1") == "$(digest "$T/$2")" ]] || fail "$2: another student than that of $1"
 }
 killed() { # NAME LOCAL STEP-WORKER...: runs the job and kills workers on the way
-    local name=$1 pid at victim
-    there() { # the worker may be on its way back
-        victim=$(pgrep -f "nebula worker .*$T/$name/clusters/${at#*-}" | head -n 1 || true)
-        [[ $victim ]]
-    }
+    local name=$1 pid
     NEBULA_FAULT=worker.step:+500 timeout 600 "$nebula" distill "$T/$name.yaml" --local "$2" \
         --out "$T/$name" >"$T/$name.log" 2>&1 &
     pid=$!
-    for at in "${@:3}"; do
-        wait_step "$T/$name" "${at%-*}" "$pid" || fail "the run ended before step ${at%-*}"
-        within 30 there || fail "no worker of ${at#*-} found"
-        kill -KILL "$victim"
-    done
+    kill_workers "$T/$name" "$pid" "${@:3}"
     wait "$pid" || fail "the run with killed workers failed"
 }
 
@@ -56,20 +49,20 @@ run "$T/own.yaml" 3 "$T/own"
 taught own
 differs both own
 cp "$T/own.yaml" "$T/kill.yaml"
-killed kill 3 4-alpha 8-beta 13-gamma
+killed kill 3 3-alpha 6-beta 10-gamma
 same own kill
 # Two students that are one model, each with samples of its own.
 short one_model "$(cluster_list beta student gamma student alpha teacher)" \
     "$init, push_text: true, source: student, mix: 0.7, ahead: 3, federate: true"
-echo "sync: {interval: 6, overlap: 2, codec: int4, commit_all: true}" >>"$T/one_model.yaml"
+echo "sync: {interval: 4, overlap: 2, codec: int4, commit_all: true}" >>"$T/one_model.yaml"
 run "$T/one_model.yaml" 3 "$T/one_model"
 taught one_model
 cp "$T/one_model.yaml" "$T/one_kill.yaml"
-killed one_kill 3 5-beta 10-gamma
+killed one_kill 3 5-beta 9-gamma
 same one_model one_kill
 # When one of them is lost for good, the student goes on with the labels of the other.
 NEBULA_FAULT=worker.step:+200 timeout 600 "$nebula" distill "$T/both.yaml" --local 3 \
-    --out "$T/lost" --steps 60 --set distill.ahead=2 --set distill.when_lost=alone \
+    --out "$T/lost" --steps 40 --set distill.ahead=2 --set distill.when_lost=alone \
     --set distill.patience_s=1 >"$T/lost.log" 2>&1 &
 pid=$!
 wait_step "$T/lost" 5 "$pid" || fail "the run ended before step 5"
@@ -83,7 +76,7 @@ taught lost
 
 # ---- a teacher's answers: the cache has all that a student needs
 short answers "$both" "$init, source: teacher, cache: $T/cache"
-killed answers 2 5-alpha 9-beta
+killed answers 2 4-alpha 7-beta
 taught answers
 short replay "$one" "source: teacher, cache: $T/cache"
 run "$T/replay.yaml" 1 "$T/replay"

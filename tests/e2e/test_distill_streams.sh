@@ -6,26 +6,21 @@
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/pairs.sh"
 make_pairs
+batch=4 windows=6
 job "$T/teacher.yaml" "$one"
-run "$T/teacher.yaml" 1 "$T/teacher" --steps 60
+run "$T/teacher.yaml" 1 "$T/teacher" --steps 20
 teacher=$T/teacher/checkpoint/model.ckpt
 job "$T/job.yaml" "$both" "teacher: {init: $teacher}"
 run "$T/job.yaml" 2 "$T/plain"
 want=$(digest "$T/plain")
-killed() { # JOB LOCAL OUT "STEP NAME"... : a run with killed workers
-    local file=$1 n=$2 out=$3 pid at step name victim
+killed() { # JOB LOCAL OUT STEP-CLUSTER…: a run with killed workers
+    local file=$1 n=$2 out=$3 pid
     shift 3
     # Slow steps: the run must still be in progress when this script looks.
-    NEBULA_FAULT=worker.step:+50 timeout 600 "$nebula" distill "$file" --local "$n" \
+    NEBULA_FAULT=worker.step:+100 timeout 600 "$nebula" distill "$file" --local "$n" \
         --out "$out" >"$out.log" 2>&1 &
     pid=$!
-    for at in "$@"; do
-        read -r step name <<<"$at"
-        wait_step "$out" "$step" "$pid" || fail "the run ended before step $step"
-        victim=$(pgrep -f "nebula worker .*$out/clusters/$name" | head -n 1 || true)
-        [[ $victim ]] || fail "no worker of $name found"
-        kill -KILL "$victim"
-    done
+    kill_workers "$out" "$pid" "$@"
     wait "$pid" || fail "the run $out failed"
 }
 
@@ -44,7 +39,7 @@ run "$T/push.yaml" 2 "$T/push"
 asked=$(summary '.quality.wan_bytes_per_target_token' "$T/push")
 jq -e '.quality.wan_bytes_per_target_token > .quality.label_bytes_per_target_token' \
     "$T/push/summary.json" >/dev/null || fail "too few bytes a target token: $asked"
-killed "$T/push.yaml" 2 "$T/pushkill" "13 alpha" "27 beta" "40 alpha"
+killed "$T/push.yaml" 2 "$T/pushkill" 13-alpha 27-beta 40-alpha
 [[ $(digest "$T/pushkill") == "$want" ]] ||
     fail "digest with pushed text and killed workers: $(digest "$T/pushkill"), undisturbed: $want"
 # The teacher's text need not be parallel text.
@@ -116,7 +111,7 @@ once=$(of alpha wan_payload_bytes "$T/plain") crossed=$(of alpha wan_payload_byt
 ((passed < once * 11 / 10 && passed * 11 / 10 > once)) ||
     fail "the relay sent $passed bytes of labels, but received $once"
 [[ $(of gamma wan_payload_bytes "$T/relay") == 0 ]] || fail "the last student sent labels"
-killed "$T/relay.yaml" 3 "$T/relaykill" "13 beta" "27 gamma" "40 alpha"
+killed "$T/relay.yaml" 3 "$T/relaykill" 13-beta 27-gamma 40-alpha
 [[ $(digest "$T/relaykill") == "$want" && $(of gamma params_digest "$T/relaykill") == "$gamma" ]] ||
     fail "the digests differ after a relay with killed workers"
 echo "pushed text ($asked bytes a token) and relayed labels ($relayed bytes) give the same bits"

@@ -7,6 +7,7 @@
 make_corpus
 mv "$T/corpus" "$T/prose"
 make_pairs
+batch=3
 task() { # NAME TASK CLUSTERS [keys of the distill section]
     job "$T/$1.yaml" "$3" "task: $2${4:+, $4}"
     sed -i 's/steps: 60/steps: 30/; s/windows: 20/windows: 4/' "$T/$1.yaml"

@@ -9,12 +9,12 @@ make_corpus
 
 for members in 3 2; do
     make_job "$T/job.yaml"
-    light "$T/job.yaml"
-    sed -i -e "s/steps: 60/steps: 300/; s/every_steps: 20/every_steps: 20, keep: 4/" "$T/job.yaml"
+    tiny "$T/job.yaml"
+    sed -i -e "s/steps: 60/steps: 180/; s/every_steps: 20/every_steps: 20, keep: 4/" "$T/job.yaml"
     names=(a b c)
     clusters "$T/job.yaml" "${names[@]:0:members}"
     run=$T/run$members
-    NEBULA_FAULT=worker.flip.b:20 timeout 600 "$nebula" pretrain "$T/job.yaml" --local $members \
+    NEBULA_FAULT=worker.flip.b:10 timeout 600 "$nebula" pretrain "$T/job.yaml" --local $members \
         --out "$run" >"$run.log" 2>&1 ||
         fail "the run with $members members failed"
     digests_equal "$run"

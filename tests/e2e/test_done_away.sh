@@ -37,10 +37,14 @@ within 20 link_up a beta || fail "alpha has no link to beta"
 timeout 600 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/run" >"$T/run.log" 2>&1 &
 pid[run]=$!
 within 90 says b '.jobs[0].step == 40' || fail "the discriminator does not get all batches"
+# It writes its last checkpoint, to a slow disk.
+worker=$(pgrep -o -f "nebula worker .*$T/b/") || fail "the discriminator ended too early"
+kill -STOP "$worker"
 kill -KILL "${pid[a]}"
 wait "${pid[a]}" || true
 within 20 dead || fail "the generator outlives its agent"
 ! is b 'done' || fail "the discriminator ended too early: the disk was not slow"
+kill -CONT "$worker"
 within 60 is b 'done' || fail "the discriminator does not end: $(state b)"
 kill -INT "${pid[b]}"
 wait "${pid[b]}" || true

@@ -8,9 +8,10 @@ digests_may_differ=1 # the test makes them differ
 make_corpus
 make_job "$T/job.yaml"
 sed -i -e 's/steps: 60/steps: 100000/; s/every_steps: 20/every_steps: 10, keep: 1/' "$T/job.yaml"
+tiny "$T/job.yaml"
 run=$T/run
 start=$SECONDS rc=0
-NEBULA_FAULT=worker.flip.beta:20 timeout 150 "$nebula" pretrain "$T/job.yaml" --local 2 \
+NEBULA_FAULT=worker.flip.beta:20 timeout 500 "$nebula" pretrain "$T/job.yaml" --local 2 \
     --out "$run" >"$run.log" 2>&1 || rc=$?
 [[ $rc != 124 ]] || fail "the run still continues after $((SECONDS - start)) s"
 [[ $rc == 1 ]] || fail "exit status $rc, not 1"

@@ -82,11 +82,11 @@ has 'File too large\|error .*cannot' "$T/b.log" || fail "the agent does not repo
 odd="$T/gr"$'\xf6\xdf'"e"
 rc=0
 cp -r "$T/b" "$odd"
-timeout 20 "$nebula" agent --home "$odd" >"$T/odd.log" 2>&1 || rc=$?
+timeout 100 "$nebula" agent --home "$odd" >"$T/odd.log" 2>&1 || rc=$?
 ((rc && rc < 124)) && has 'is not UTF-8 text' "$T/odd.log" ||
     fail "a HOME that is not UTF-8, status $rc: $(cat "$T/odd.log")"
 rc=0
-timeout 20 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$odd/run" >"$T/odd.log" 2>&1 || rc=$?
+timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$odd/run" >"$T/odd.log" 2>&1 || rc=$?
 ((rc && rc < 124)) && has 'is not UTF-8 text' "$T/odd.log" ||
     fail "an --out that is not UTF-8, status $rc: $(cat "$T/odd.log")"
 echo "an agent that ended is not waited for, its ledger is readable, limits and names give errors"

@@ -7,7 +7,7 @@ make_corpus
 make_job "$T/job.yaml"
 sed -i -e 's/{name: alpha,/{name: alpha, mesh: {dp: 2},/' -e 's/device: cpu/device: auto/' \
     "$T/job.yaml"
-pace 250
+pace 400
 CUDA_VISIBLE_DEVICES=3,5,GPU-7 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 20 \
     --out "$T/run" >"$T/run.log" 2>&1 &
 pid=$!

@@ -38,14 +38,11 @@ jq -s -e 'all(.[] | select(.kind == "round" and .cluster == "beta" and .fragment
 # The same run again. The worker of alpha is killed after its first checkpoint.
 run=$T/again
 (
-    pace 50
+    pace 100
     exec timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$run" >"$T/again.log" 2>&1
 ) &
 started=$!
-for ((i = 0; i < 1200; i++)); do
-    ! saved "$run" alpha || break
-    sleep 0.05
-done
+within 60 saved "$run" alpha || fail "there is no checkpoint"
 kill -9 "$(worker_of alpha)" || fail "alpha's worker had ended already"
 wait "$started" || fail "the second run failed: $(tail "$T/again.log")"
 went_on "$run" alpha worker.log

@@ -6,6 +6,7 @@
 . "$(dirname "$0")/lib.sh"
 make_corpus
 make_job "$T/job.yaml"
+sed -i 's/windows: 16/windows: 2/' "$T/job.yaml"
 
 score() {
     "$nebula" eval "$1" --corpus "$T/corpus" --windows 8 --json "${@:2}" |
@@ -66,7 +67,7 @@ next() {
         --set checkpoint.every_steps=4 "$@"
 }
 run=$T/gone
-NEBULA_FAULT=worker.step:+250 next --out "$run" >"$run.log" 2>&1 &
+NEBULA_FAULT=worker.step:+400 next --out "$run" >"$run.log" 2>&1 &
 pid=$!
 wait_step "$run" 1 "$pid" && within 30 saved "$run" alpha && within 30 saved "$run" beta ||
     fail "there is no checkpoint"

@@ -7,25 +7,27 @@
 "$BUILD/wanlink" probe >/dev/null || skip "there is no emulated WAN"
 . "$(dirname "$0")/pairs.sh"
 make_pairs
+batch=3 windows=8
 job "$T/teacher.yaml" "$one"
-run "$T/teacher.yaml" 1 "$T/teacher" --steps 60
+run "$T/teacher.yaml" 1 "$T/teacher" --steps 20
 job "$T/job.yaml" "$both" \
     "teacher: {init: $T/teacher/checkpoint/model.ckpt}, k_min: 4, k_max: 32, ahead: 8"
 
 out=$T/run
+pace 20 # a step of the student, which the slow link makes longer still
 timeout 600 "$nebula" distill "$T/job.yaml" --local 2 --wan 50mbit:20ms --steps 100000 \
     --set distill.k=32 --out "$out" >"$out.log" 2>&1 &
 pid=$!
 labels() { { grep -s '"kind":"labels".*}$' "$out/metrics.jsonl" || true; } | jq -s "[.[] | $1]"; }
 until_true() { # WHAT COMMAND...
-    local what=$1 end=$((SECONDS + 45))
+    local what=$1 end=$((SECONDS + 180))
     shift
     while ((SECONDS < end)); do
         "$@" && return
         kill -0 "$pid" 2>/dev/null || fail "the run ended before: $what"
         sleep 0.3
     done
-    fail "not within 45 s: $what; $(labels '.reason')"
+    fail "no success in time: $what; $(labels '.reason')"
 }
 k_now() {
     {
@@ -57,14 +59,9 @@ out=$T/kill
 timeout 600 "$nebula" distill "$T/job.yaml" --local 2 --wan 2mbit:20ms --steps 80 \
     --set distill.cache="$T/cache" --out "$out" >"$out.log" 2>&1 &
 pid=$!
-for at in "13 alpha" "37 beta" "55 alpha"; do
-    read -r step name <<<"$at"
-    wait_step "$out" "$step" "$pid" || fail "the run ended before step $step"
-    victim=$(pgrep -f "nebula worker .*$out/clusters/$name" | head -n 1 || true)
-    [[ $victim ]] || fail "no worker of $name found"
-    kill -KILL "$victim"
-done
+kill_workers "$out" "$pid" 13-alpha 37-beta 55-alpha
 wait "$pid" || fail "the run with killed workers failed"
+unset NEBULA_FAULT
 job "$T/replay.yaml" "$one" "cache: $T/cache"
 run "$T/replay.yaml" 1 "$T/replay" --steps 80
 [[ $(digest "$T/replay") == "$(digest "$out")" ]] ||
