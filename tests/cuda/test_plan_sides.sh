@@ -29,8 +29,8 @@ plan() {
         fail "plan $1: $(cat "$T/plan.err")"
 }
 train() { # NAME CLUSTERS
-    EMU_COUNT=1 timeout 600 "$nebula" pretrain "$T/$1.yaml" --local "$2" --steps "$steps" --out "$T/$1" \
-        >"$T/$1.log" 2>&1 || fail "$1: $(tail -n 5 "$T/$1.log")"
+    EMU_COUNT=1 timeout 600 "$nebula" pretrain "$T/$1.yaml" --local "$2" --steps "$steps" --out \
+        "$T/$1" >"$T/$1.log" 2>&1 || fail "$1: $(tail -n 5 "$T/$1.log")"
 }
 # NAME CLUSTERS…: the memory that each cluster's device allocated, less the workspace, which is most
 # of it here
