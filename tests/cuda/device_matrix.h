@@ -16,6 +16,7 @@ struct device_checks {
     enum neb_status (*reopen)(struct kern **D);
     bool large;        // with the sizes for a real device
     bool no_attention; // without its cases, which take most of an emulator's time
+    bool per_card;     // only cases with other kernels on an older card: attention in bf16
     FILE *report;      // one line of Markdown per case, or NULL
     // Cases are numbered through both functions below.
     int from;  // earlier cases are skipped

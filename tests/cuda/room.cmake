@@ -77,6 +77,12 @@ if(NOT NEBULA_SANITIZE MATCHES "thread")
   set_target_properties(nebula_cuda_emulated PROPERTIES LINKER_LANGUAGE CXX)
   target_link_libraries(nebula_cuda_emulated PRIVATE nebula_flags)
 
+  # Rates of the emulated device, for tests that need any plan.
+  file(REMOVE_RECURSE ${CMAKE_BINARY_DIR}/rates-device)
+  nebula_script_test(cuda_rates cuda cuda/rates.sh
+    EMULATED=$<TARGET_FILE:nebula_cuda_emulated> ${emulated_nccl})
+  set_tests_properties(cuda_rates PROPERTIES FIXTURES_SETUP device_rates)
+
   file(GLOB scripts RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} CONFIGURE_DEPENDS cuda/test_*.sh)
   foreach(script ${scripts})
     get_filename_component(name ${script} NAME_WE)

@@ -14,7 +14,7 @@ launcher=socket # starts sooner, and its ranks sleep where those of MPI poll; te
 with() {
     # shellcheck disable=SC2086
     for graphs in off on auto; do
-        mesh "$1" eval=1 seq=8 graphs=$graphs $2 >"$work/$graphs" 2>"$work/$graphs.log" ||
+        mesh "$1" eval=1 seq=3 graphs=$graphs $2 >"$work/$graphs" 2>"$work/$graphs.log" ||
             { cat "$work/$graphs.log"; exit 1; }
     done
     [[ -s $work/off ]] || { echo "$1 $2: nothing came"; exit 1; }

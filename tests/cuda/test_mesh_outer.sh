@@ -74,7 +74,7 @@ alike() { # NAME NAME
         fail "checkpoints differ: $(diff "$T/$1.sections" "$T/$2.sections")"
 }
 
-streaming=(--steps 20 --set sync.interval=5 --set sync.overlap=2 --set sync.fragments=2)
+streaming=(--steps 15 --set sync.interval=5 --set sync.overlap=2 --set sync.fragments=2)
 sparse=(--steps 12 --set sync.interval=3 --set sync.codec=topk:256/4096)
 pair() { # NAME MESH RANKS options…
     local name=$1 mesh=$2 ranks=$3
@@ -100,7 +100,7 @@ for want in "replicas dp:\ 2 1" "tensors tp:\ 2 0"; do
     name=killed-$1 options=("${streaming[@]}")
     [[ $1 != tensors ]] || options=("${sparse[@]}")
     job "$name" "$2" device
-    start "$name" "${options[@]}" &
+    NEBULA_FAULT=worker.step:+300 start "$name" "${options[@]}" & # it does not end before the kill
     pid=$!
     for ((i = 0; i < 900; i++)); do
         victim=$(pgrep -f "nebula worker $T/$name/clusters/alpha/" | while read -r p; do
@@ -124,7 +124,7 @@ done
 # on.
 job error "dp: 2" device
 export EMU_NCCL_ERROR=$T/error.now
-start error "${streaming[@]}" &
+NEBULA_FAULT=worker.step:+300 start error "${streaming[@]}" & # nor before the error
 pid=$!
 for ((i = 0; i < 900; i++)); do
     ls "$T"/error/clusters/alpha/jobs/*/checkpoint/step-*.ckpt >/dev/null 2>&1 && break
@@ -140,6 +140,6 @@ alike error replicas
 echo "error: NCCL told rank 0 of one, and the bits are those of a run in peace"
 
 job tuned "dp: 2" device
-run tuned --steps 20 --set sync.interval=5 --set sync.tune=auto
+run tuned --steps 10 --set sync.interval=5 --set sync.tune=auto
 on_devices tuned 2
 echo "meshes with the exchange on their devices train what meshes with it on their hosts do"

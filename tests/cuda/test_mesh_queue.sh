@@ -15,7 +15,7 @@ launcher=socket # starts sooner, and its ranks sleep where those of MPI poll; te
 waits() {
     local m=$1
     shift
-    EMU_COUNT=1 mesh "$m" device=fp32 seq=8 graphs=off "$@" >/dev/null 2>"$work/err" ||
+    EMU_COUNT=1 mesh "$m" device=fp32 seq=2 graphs=off "$@" >/dev/null 2>"$work/err" ||
         { cat "$work/err" >&2; exit 1; }
     sed -n 's/.*emulated device of rank 0: the host has waited \([0-9]*\) times.*/\1/p' "$work/err"
 }
@@ -68,21 +68,22 @@ n=$((many - few - 2 * 4))
 echo "$n of 16 pieces of two replicas were there while backward ran"
 
 # A rank is absent in the first step, where others wait for it, or in a later one.
+# They wait so long that a busy machine makes no rank late that is there; all cases at once.
+absent() { # MESH STEP
+    local out=$work/$1-$2 status=0
+    limit=300 mesh "$1" device=fp32 seq=2 graphs=off steps=3 stay="$2" patience=10000 >"$out" \
+        2>"$out.err" || status=$?
+    ((status && status != 124 && status != 137)) ||
+        { cat "$out.err"; echo "$1: a rank stayed away, and nobody minded: $status"; return 1; }
+    operation='NCCL: (reduce-scatter|all-gather|all-reduce|reduce) on rank [0-9] of 2'
+    grep -qE "$operation has not ended after 10000 ms" "$out.err" ||
+        { cat "$out.err"; echo "$1: no reason"; return 1; }
+    (($(wc -l <"$out") == $2)) ||
+        { cat "$out"; echo "$1: steps that others had no part in"; return 1; }
+}
+cases=()
 for stay in 0 1; do
-    for mesh in 1x1x2 2x1x2; do
-        from=$SECONDS
-        if mesh $mesh device=fp32 seq=8 steps=3 stay=$stay patience=3000 >"$work/out" 2>"$work/err"
-        then
-            echo "$mesh: a rank stayed away, and nobody minded"; exit 1
-        fi
-        ((SECONDS - from < 60)) ||
-            { echo "$mesh: it took $((SECONDS - from)) s to notice that a rank stayed away"
-            cat "$work/err"; exit 1; }
-        operation='NCCL: (reduce-scatter|all-gather|all-reduce|reduce) on rank [0-9] of 2'
-        grep -qE "$operation has not ended after 3000 ms" "$work/err" ||
-            { cat "$work/err"; echo "$mesh: no reason"; exit 1; }
-        (($(wc -l <"$work/out") == stay)) ||
-            { cat "$work/out"; echo "$mesh: steps that others had no part in"; exit 1; }
-    done
+    for mesh in 1x1x2 2x1x2; do absent $mesh $stay & cases+=($!); done
 done
+for one in "${cases[@]}"; do wait "$one"; done
 echo "a rank that stays away is noticed in time"

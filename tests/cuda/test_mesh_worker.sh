@@ -84,7 +84,7 @@ EMU_REFUSES=1 run refused --steps 3 # the device is there
 # After training on devices, the loss of a device counts as a crash: all ranks restart, and none
 # continues on processors.
 begun() {
-    NEBULA_FAULT=worker.step:+300 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --steps \
+    NEBULA_FAULT=worker.step:+800 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --steps \
         40 --set sync.interval=3 --out "$T/gone" "$@" >"$T/gone.log" 2>&1 & pid=$!
 }
 until_seen() {

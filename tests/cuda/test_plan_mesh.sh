@@ -5,7 +5,7 @@
 # little memory the plan puts the state on the hosts, as the run does.
 . "$(dirname "$0")/../e2e/lib.sh"
 export XDG_CACHE_HOME=$T/cache
-cp -r "$BUILD/rates" "$T/cache" # of its processors, measured once, by the test e2e_rates
+cp -r "$BUILD/rates-device" "$T/cache" # measured once, by the test cuda_rates
 make_corpus
 make_job "$T/job.yaml"
 sed -i 's/n_layers: 2, d_model: 64/n_layers: 2, d_model: 128/; s/d_ff: 128/d_ff: 512/;

@@ -6,7 +6,10 @@
 . "$(dirname "$0")/../e2e/lib.sh"
 . "$(dirname "$0")/../e2e/pairs.sh"
 export XDG_CACHE_HOME=$T/cache
-cp -r "$BUILD/rates" "$T/cache" # of its processors, measured once, by the test e2e_rates
+cp -r "$BUILD/rates-device" "$T/cache" # measured once, by the test cuda_rates
+export EMU_DEVICES=2                  # as there
+steps=2 # memory is in use from the first one on
+[[ ${NEBULA_TESTS:-} != nightly ]] || steps=8
 mkdir "$T/bin" # the program looks for its objects beside itself
 cp "$BUILD/nebula" "$T/bin/"
 cp "$EMULATED" "$T/bin/libnebula_device.so"
@@ -26,8 +29,8 @@ plan() {
         fail "plan $1: $(cat "$T/plan.err")"
 }
 train() { # NAME CLUSTERS
-    EMU_COUNT=1 timeout 600 "$nebula" pretrain "$T/$1.yaml" --local "$2" --steps 8 --out "$T/$1" \
-        >"$T/$1.log" 2>&1 || fail "$1: $(tail -n 5 "$T/$1.log")"
+    EMU_COUNT=1 timeout 600 "$nebula" pretrain "$T/$1.yaml" --local "$2" --steps "$steps" --out \
+        "$T/$1" >"$T/$1.log" 2>&1 || fail "$1: $(tail -n 5 "$T/$1.log")"
 }
 # NAME CLUSTERS…: the memory that each cluster's device allocated, less the workspace, which is most
 # of it here
@@ -53,7 +56,7 @@ cat >"$T/rtd.yaml" <<YAML
 job: rtd
 mode: rtd
 seed: 5
-steps: 8
+steps: $steps
 model: {n_layers: 4, d_model: 64, n_heads: 2, d_ff: 256}
 data: {corpus: $T/text-corpus, seq_len: 64, batch: 8, accumulate: 1}
 optim: {lr: 0.003, warmup: 4}
@@ -78,7 +81,7 @@ sized() { # NAME CLUSTERS [keys of the distill section]
     job "$T/$1.yaml" "$2" "${3:-}"
     local old="n_layers: 2, d_model: 48, n_heads: 4, d_ff: 96"
     local new="n_layers: 3, d_model: 64, n_heads: 2, d_ff: 256"
-    sed -i "s/seq_len: 96, batch: 6/seq_len: 64, batch: 4/; s/steps: 60/steps: 8/;
+    sed -i "s/seq_len: 96, batch: 6/seq_len: 64, batch: 4/; s/steps: 60/steps: $steps/;
         s/$old/$new/;
         s/windows: 20/windows: 2/" "$T/$1.yaml"
 }

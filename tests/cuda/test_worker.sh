@@ -71,7 +71,7 @@ cat "$T"/refused/clusters/alpha/jobs/*/worker.log |
     fail "no warning: $(cat "$T"/refused/clusters/alpha/jobs/*/worker.log)"
 # After training on a device, a worker does not continue slowly without it: it restarts, and the job
 # fails with the reason.
-NEBULA_FAULT=worker.step:+300 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 24 \
+NEBULA_FAULT=worker.step:+1500 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 24 \
     --set sync.interval=5 --out "$T/gone" >"$T/gone.log" 2>&1 & pid=$!
 for _ in $(seq 600); do
     compgen -G "$T/gone/clusters/alpha/jobs/*/device" >/dev/null && break; sleep 0.1
@@ -110,9 +110,10 @@ on=$(summary '[.clusters[].params_digest] | @tsv' "$T/again") \
     off=$(summary '[.clusters[].params_digest] | @tsv' "$T/host")
 [[ -n $on && $on == "$off" ]] || fail "on the device $on, on the host $off"
 sed -i 's/outer_state: host,/outer_state: device,/' "$T/job.yaml"
-# A killed worker continues from its checkpoint, with the state of the device.
-timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 40 --set sync.interval=5 --set \
-    sync.overlap=2 --set checkpoint.every_steps=4 \
+# A killed worker continues from its checkpoint, with the state of the device. Its steps last
+# longer, so that the run does not end before the kill.
+NEBULA_FAULT=worker.step:+400 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --steps \
+    20 --set sync.interval=5 --set sync.overlap=2 --set checkpoint.every_steps=2 \
     --out "$T/killed" >"$T/killed.log" 2>&1 &
 pid=$!
 for _ in $(seq 600); do

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// gpu_check ops [small] [FROM] | train | graphs | epilogues | heads [ROWS [VOCAB [WIDTH]]]
+// gpu_check ops [small|few] [FROM] | train | graphs | epilogues | heads [ROWS [VOCAB [WIDTH]]]
 //     | attn [HEAD_DIM [B T]] | codec [LOG2] | modes [small] | speed SHAPE [BATCH [STEPS]]
 //     | nccl RANKS | device
 // Exit status: 0 success; 1 a failure; 3 this process lost the device, and another process must
@@ -17,9 +17,13 @@ enum { LOST = 3 };
 static enum neb_status reopen(struct kern **D) { return kern_device_open(0, NULL, D); }
 
 // Sets an exit status. D: reopened after a failure, or NULL.
-static int ops(struct kern **D, bool large, int from) {
-    struct device_checks c = {
-        .D = *D, .reopen = reopen, .large = large, .report = stdout, .from = from};
+static int ops(struct kern **D, const char *size, int from) {
+    struct device_checks c = {.D = *D,
+                              .reopen = reopen,
+                              .large = !*size,
+                              .no_attention = !strcmp(size, "few"),
+                              .report = stdout,
+                              .from = from};
     int n = 0, m = 0;
     printf("| op | shape | type | error | allowed | |\n| --- | --- | --- | --- | --- | --- |\n");
     int failed = device_matrix_run(&c, &n);
@@ -60,7 +64,7 @@ static int run(struct kern *D, int argc, char **argv) {
     if (!strcmp(what, "speed") && argc > 2)
         return gpu_speed(D, argv[2], number, steps ? steps : 20);
     fprintf(stderr,
-            "gpu_check: ops [small] [FROM], train, graphs, epilogues, heads [ROWS [VOCAB "
+            "gpu_check: ops [small|few] [FROM], train, graphs, epilogues, heads [ROWS [VOCAB "
             "[WIDTH]]], attn [HEAD_DIM [B T]], codec [LOG2], modes [small], speed SHAPE [BATCH "
             "[STEPS]], nccl RANKS, device\n");
     return 1;
@@ -77,8 +81,9 @@ int main(int argc, char **argv) {
         return gpu_nccl(argc > 2 ? atoi(argv[2]) : 2);
     if (kern_device_open(0, NULL, &D) != NEB_OK)
         return 77;
-    bool small = argc > 2 && !strcmp(argv[2], "small"), all = !strcmp(argv[1], "ops");
-    int status = all ? ops(&D, !small, argc > 2 + small ? atoi(argv[2 + small]) : 0)
+    bool sized = argc > 2 && (!strcmp(argv[2], "small") || !strcmp(argv[2], "few")),
+         all = !strcmp(argv[1], "ops");
+    int status = all ? ops(&D, sized ? argv[2] : "", argc > 2 + sized ? atoi(argv[2 + sized]) : 0)
                      : run(D, argc, argv) != 0;
     if (D && D->ops->finish(D) != NEB_OK && !status)
         status = 1;

@@ -8,7 +8,7 @@
 set -euo pipefail
 sim=$BUILD/nebula-sim
 seed=${NEBULA_SIM_SEED:-1}
-many=${NEBULA_SIM_SEEDS:-800} some=${NEBULA_SIM_BYZANTINE_SEEDS:-120}
+many=${NEBULA_SIM_SEEDS:-500} some=${NEBULA_SIM_BYZANTINE_SEEDS:-75}
 [[ ${NEBULA_TESTS:-} != fast ]] || many=200 some=20
 
 # Schedules that once found a bug. Their output is shown only if they fail again.
@@ -41,9 +41,9 @@ once "--masked --byzantine --rounds 4" 114146 122540 201342
 [[ ${NEBULA_TESTS:-} != fast ]] || exit 0
 
 "$sim" --exhaustive single --members 3 --rounds 3
-"$sim" --exhaustive single --members 4 --witnesses 1 --rounds 2 --fragments 2
-pairs=1
-[[ ${NEBULA_TESTS:-} != nightly ]] || pairs=2
+pairs=1 fragments=1
+[[ ${NEBULA_TESTS:-} != nightly ]] || pairs=2 fragments=2
+"$sim" --exhaustive single --members 4 --witnesses 1 --rounds 2 --fragments "$fragments"
 "$sim" --exhaustive double --members 2 --rounds "$pairs"
 for members in 2 3 4; do # links and workers differ in speed
     "$sim" --pace --members "$members" --rounds 20 --fragments 1 --seeds 80

@@ -167,7 +167,7 @@ bool emu_streams_have(const void *of) {
 }
 // Polling yields the processor to the other ranks: they are processes of this machine, and it has
 // fewer cores.
-static void leave_to_others(void) { (void)nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL); }
+static void leave_to_others(void) { (void)nanosleep(&(struct timespec){.tv_nsec = 300000}, NULL); }
 
 // Sleeps like a thread that CUDA blocks.
 static void wait_for(const struct stream *s) {

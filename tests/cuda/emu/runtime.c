@@ -8,10 +8,13 @@
 #include <malloc.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 extern _Thread_local cudaError_t emu_last_error;
 extern int emu_lost;
@@ -106,13 +109,45 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
     return cudaSuccess;
 }
 
+// Large blocks share the pages of one file of NaNs until they write to them: most of a workspace is
+// never used, and to fill it takes longer than the rest of a program's start.
+enum { PAGE = 4096, NANS = 1 << 20 };
+static int nans = -1;
+static void make_nans(void) {
+    static char all[NANS];
+    memset(all, 0xff, sizeof all);
+    nans = memfd_create("nans", MFD_CLOEXEC);
+    if (nans >= 0 && write(nans, all, sizeof all) != (ssize_t)sizeof all) {
+        close(nans);
+        nans = -1;
+    }
+}
+static void fill_with_nans(char *p, size_t bytes) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    size_t at = PAGE - (uintptr_t)p % PAGE;
+    if (bytes < 4 * NANS)
+        at = bytes;
+    else
+        pthread_once(&once, make_nans);
+    memset(p, 0xff, at);
+    for (size_t n; at < bytes; at += n) {
+        n = bytes - at < NANS ? bytes - at : NANS;
+        size_t pages = n / PAGE * PAGE;
+        if (nans < 0 || !pages ||
+            mmap(p + at, pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, nans, 0) ==
+                MAP_FAILED)
+            pages = 0;
+        memset(p + at + pages, 0xff, n - pages);
+    }
+}
+
 static cudaError_t take(void **out, size_t bytes) {
     if (emu_lost || emu_forbidden())
         return emu_lost ? cudaErrorIllegalAddress : cudaErrorStreamCaptureUnsupported;
     *out = aligned_alloc(256, (bytes + 255) / 256 * 256);
     if (!*out)
         return cudaErrorMemoryAllocation;
-    memset(*out, 0xff, bytes);
+    fill_with_nans(*out, bytes);
     return cudaSuccess;
 }
 static struct { // memory of devices
@@ -247,15 +282,24 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s) {
     emu_run_until(s, emu_position(s));
     return cudaSuccess;
 }
-// Not a failure, but this status becomes the last error.
-static cudaError_t not_ready(void) {
-    sched_yield(); // the ranks that it waits for may run
+// What a poll returns. Not ready is no failure, but it becomes the last error. The ranks that it
+// waits for are processes of this machine, which has fewer cores: a long wait leaves them to those.
+static cudaError_t polled(int ready) {
+    enum { YIELDS = 20 };
+    static _Thread_local int vain; // polls since something was ready
+    vain = ready ? 0 : vain + 1;
+    if (ready)
+        return cudaSuccess;
+    if (vain < YIELDS)
+        sched_yield();
+    else
+        (void)nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     return emu_last_error = cudaErrorNotReady;
 }
 cudaError_t cudaStreamQuery(cudaStream_t s) {
     if (emu_forbidden())
         return cudaErrorStreamCaptureUnsupported;
-    return emu_passed(s, emu_position(s)) ? cudaSuccess : not_ready();
+    return polled(emu_passed(s, emu_position(s)));
 }
 struct transfer {
     void *dst;
@@ -337,7 +381,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e) {
 cudaError_t cudaEventQuery(cudaEvent_t e) {
     if (emu_forbidden() || e->captured)
         return e->captured ? cudaErrorCapturedEvent : cudaErrorStreamCaptureUnsupported;
-    return emu_passed(e->stream, e->position) ? cudaSuccess : not_ready();
+    return polled(emu_passed(e->stream, e->position));
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags) {
     (void)flags;
