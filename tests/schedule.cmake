@@ -137,16 +137,6 @@ function(nebula_schedule)
     e2e_plan_tune cuda_rates cuda_plan parallel_worker_mesh_mpirun)
   nebula_tests(FIXTURES_REQUIRED device_rates cuda_gpu_run cuda_plan_mesh cuda_plan_sides)
 
-  # oneDNN compiles its products at the start of each process; these tests start very many. Those
-  # that need the machine's rates use the library whose rates they are.
-  foreach(name ${all})
-    get_property(labels TEST ${name} PROPERTY LABELS)
-    get_property(needs TEST ${name} PROPERTY FIXTURES_REQUIRED)
-    if(labels MATCHES "cuda|parallel" AND NOT needs)
-      set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT NEBULA_SGEMM=openblas)
-    endif()
-  endforeach()
-
   # tests/run --fast: all that is quick and needs no second cluster, and one run of two clusters.
   set(not_fast
     unit_build_scale unit_ledger_verify unit_libnebula unit_stream_world unit_trainer_bf16
