@@ -14,7 +14,7 @@
 
 extern int emu_graph_fails, emu_graph_launches;
 
-enum { B = 2, T = 10, V = 53, STEPS = 3, MICROS = 2, WINDOWS = 2 * B + 1 };
+enum { B = 2, T = 10, V = 53, STEPS = 4, MICROS = 2, WINDOWS = 2 * B + 1 };
 
 static struct intra_trainer_config config(void) {
     struct intra_trainer_config c = small_config(V, B, T, MICROS);
