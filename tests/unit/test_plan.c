@@ -320,7 +320,7 @@ static void test_updates_that_fit(void **state) {
 // nothing was measured with.
 static void test_advice(void **state) {
     (void)state;
-    static const char adamw[] = "long intervals cost AdamW much", sparse[] = "optim.beta1 is 0.8",
+    static const char adamw[] = "long intervals cost AdamW much", sparse[] = "with optim.beta1 0.8",
                       dense[] = "Muon loses less with a dense", outer[] = "without an outer";
 #define ADAMW                                                                                      \
     "optim.beta1=0.8", "optim.warmup=120", "sync.outer.lr=1.414", "sync.codec=topk:128/4096",      \
