@@ -18,7 +18,7 @@ enum { TAG_REDUCE = -1, TAG_BROADCAST = -2 }; // the tags of callers are not neg
 struct ranks {
     struct nebula_ranks hooks;
     bool lost; // a hook failed, or a rank made another call: the group cannot be used any more
-    unsigned char piece[PIECE_BYTES];
+    _Alignas(8) unsigned char piece[PIECE_BYTES]; // of any type
 };
 
 static struct ranks *ranks_of(struct intra_comm *c) { return c->ctx; }

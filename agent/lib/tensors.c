@@ -99,7 +99,7 @@ int nebula_declare(struct nebula *n, const struct nebula_tensor *t) {
 
 // ---- register -----------------------------------------------------------------------------------
 
-static int check_piece(const struct lib_tensor *t, const struct nebula_piece *p, bool empty) {
+static int check_piece(const struct lib_tensor *t, const struct nebula_piece *p) {
     char shape[NEBULA_DIMS_MAX * 22 + 4];
     shape_text(t->dims, t->shape, shape, sizeof shape);
     for (int32_t k = 0; k < t->dims; k++)
@@ -116,9 +116,7 @@ static int check_piece(const struct lib_tensor *t, const struct nebula_piece *p,
     if (!lib_copy_known(p->dtype, p->place))
         return lib_fail(NEBULA_ERR_INVALID, "nebula_register(%s): place %d: use the host or CUDA",
                         t->name, p->place);
-    return p->data || empty
-               ? (int)NEBULA_OK
-               : lib_fail(NEBULA_ERR_INVALID, "nebula_register(%s): data is NULL", t->name);
+    return NEBULA_OK;
 }
 
 static struct lib_piece piece_of(const struct lib_tensor *t, const struct nebula_piece *p) {
@@ -161,12 +159,13 @@ int nebula_register(struct nebula *n, const struct nebula_piece *p) {
     if (!t)
         return lib_fail(NEBULA_ERR_INVALID, "nebula_register: no tensor \"%s\" is declared",
                         p->name);
-    struct lib_piece x = piece_of(t, p);
-    bool empty = t->dims && !pieces_size(t->dims, x.box.n);
-    if ((s = check_piece(t, p, empty)))
+    if ((s = check_piece(t, p)))
         return s;
-    if (empty)
+    struct lib_piece x = piece_of(t, p);
+    if (t->dims && !pieces_size(t->dims, x.box.n)) // empty
         return NEBULA_OK;
+    if (!p->data)
+        return lib_fail(NEBULA_ERR_INVALID, "nebula_register(%s): data is NULL", t->name);
     for (size_t k = 0; k < t->n_pieces; k++)
         if (pieces_overlap(t->dims, &t->pieces[k].box, &x.box)) {
             char at[NEBULA_DIMS_MAX * 22 + 4];
