@@ -5,14 +5,13 @@
 //
 //     diverge_ledger HOME HOME_OF_MEMBER_0 HOME_OF_MEMBER_1 …
 //
-// It prints the leader's number. Exit status 2: the record of the others holds this member's vote,
-// so this member would equivocate too.
+// Exit status 2: nothing is changed, because member 0 does not lead the record, or because the record
+// of the others holds this member's vote, so this member would equivocate too.
 #include "inter/ledger/ledger.h"
 #include "security/identity.h"
 #include "security/sign.h"
 
 #include <sqlite3.h>
-#include <stdio.h>
 #include <string.h>
 
 static struct inter_record last;
@@ -84,31 +83,27 @@ int main(int argc, char **argv) {
     uint64_t epoch = 0;
     for (int i = 2; i < argc; i++)
         me = strcmp(argv[1], argv[i]) ? me : i - 2;
-    if (me < 0 || sec_init() != NEB_OK || inter_ledger_open_readonly(argv[1], &l) != NEB_OK ||
+    if (me <= 0 || sec_init() != NEB_OK || inter_ledger_open_readonly(argv[1], &l) != NEB_OK ||
         inter_ledger_chains(l, remember, l) != NEB_OK || !found ||
         inter_ledger_get_standing(l, last.job, &standing) != NEB_OK)
         return 1;
     inter_ledger_close(&l);
+    if (last.leader != 0)
+        return 2;
     for (uint8_t i = 0; i < last.n_accepts; i++) {
         if (last.accepts[i].member == me)
             return 2;
         epoch = last.accepts[i].member == last.leader ? last.accepts[i].epoch : epoch;
     }
-    if (!epoch || last.leader + 2 >= argc || sec_identity_load(argv[1], &self) != NEB_OK ||
-        sec_identity_load(argv[last.leader + 2], &leader) != NEB_OK)
+    if (!epoch || sec_identity_load(argv[1], &self) != NEB_OK ||
+        sec_identity_load(argv[2], &leader) != NEB_OK)
         return 1;
     last.plans[me].interval++; // a value that the leader may choose
     last.n_accepts = 0;
-    uint8_t first = last.leader < me ? last.leader : (uint8_t)me; // ascending by member
-    for (int k = 0; k < 2; k++) {
-        bool lead = (k == 0) == (first == last.leader);
-        if (vote(lead ? leader : self, lead ? last.leader : (uint8_t)me,
-                 lead ? epoch : standing.epoch) != NEB_OK)
-            return 1;
-    }
-    if (sign(leader) != NEB_OK || !store(argv[1]))
+    // ascending by member
+    if (vote(leader, 0, epoch) != NEB_OK || vote(self, (uint8_t)me, standing.epoch) != NEB_OK ||
+        sign(leader) != NEB_OK || !store(argv[1]))
         return 1;
-    printf("%d\n", last.leader);
     sec_identity_destroy(&self);
     sec_identity_destroy(&leader);
     return 0;
