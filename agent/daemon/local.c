@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Requests on agent.sock from nebula's commands and from workers. daemon_on_local at the end
 // dispatches them.
+#include "agent/base/fault.h"
 #include "agent/base/log.h"
+#include "agent/base/plain.h"
 #include "agent/daemon/attach.h"
 #include "agent/daemon/snapshot.h"
 #include "agent/daemon/state.h"
@@ -447,6 +449,8 @@ static void on_heartbeat(struct agent_jobrun *j, const struct agent_ipc_msg *m) 
     daemon_note_step(j, agent_ipc_int(m, "step", 0));
     if (json_is_true(json_object_get(m->head, "moves")))
         j->worker.moved_at = neb_now();
+    if (neb_fault("worker.unknown"))
+        j->worker.client = (struct agent_ipc_client){0};
 }
 
 // Requests of a job's worker. False: it is another request.
@@ -560,8 +564,12 @@ void daemon_on_local(struct daemon *d, const struct agent_ipc_client *from,
         agent_json_plain(m->head);
     if (j && !attach ? on_worker(d, j, op, m) : on_command(d, from, op, m))
         return;
-    daemon_count_stranger(
-        d, "a local process made a request that does not exist, or that only the worker "
-           "of a job may make");
+    char what[160];
+    snprintf(what, sizeof what,
+             "a local process made a request that does not exist, or that only the worker of a job "
+             "may make (%.40s)",
+             op);
+    neb_plain(what, false);
+    daemon_count_stranger(d, what);
     daemon_answer(d, from, false, "unknown request");
 }

@@ -99,6 +99,16 @@ static enum neb_status resubmit(struct agent_exchange *x, int64_t f, int64_t rou
     return has ? exchange_resubmit(x, (int32_t)f) : NEB_OK;
 }
 
+// The agent does not know this connection. A trainer attaches again. A worker ends like after a
+// crash, so that the agent starts another one.
+static enum neb_status refused(struct agent_exchange *x, const char *why) {
+    x->link.orphan = x->link.foreign;
+    return x->link.foreign
+               ? NEB_OK
+               : neb_fail(NEB_ERR_AGAIN, "the agent does not take this process for its worker: %s",
+                          why);
+}
+
 static enum neb_status on_agent(struct agent_exchange *x, struct agent_ipc_msg *m) {
     const char *ev = agent_ipc_str(m, "ev", "");
     bool taken = false;
@@ -123,9 +133,8 @@ static enum neb_status on_agent(struct agent_exchange *x, struct agent_ipc_msg *
         x->stop = true;
     else if (!strcmp(ev, "again"))
         x->reattach = true;
-    else if (!strcmp(ev, "answer") && x->link.foreign &&
-             !json_is_true(json_object_get(m->head, "ok")))
-        x->link.orphan = true;
+    else if (!strcmp(ev, "answer") && !json_is_true(json_object_get(m->head, "ok")))
+        st = refused(x, agent_ipc_str(m, "text", "no reason given"));
     else if (!strcmp(ev, "job") && x->link.foreign) {
         x->link.returned = true;
         st = take_keys(x, m); // those of a restarted agent, for ranks on other hosts

@@ -3,7 +3,8 @@
 # A worker that dies repeatedly before its first checkpoint, at varying steps, makes no progress.
 # After three restarts its job fails. The second and the third restart are delayed. With a
 # checkpoint in between, the job continues. A worker that cannot be started for the moment is
-# started later, and a stop in the meantime works.
+# started later, and a stop in the meantime works. A worker whose messages the agent refuses ends,
+# and another one starts.
 . "$(dirname "$0")/lib.sh"
 make_corpus
 make_job "$T/job.yaml"
@@ -124,4 +125,14 @@ within 20 ended || fail "after a stop the command waits for a worker"
 pid=
 grep -q 'stopped while no worker could be started' "$run.log" "$run/clusters/alpha/agent.log" ||
     fail "the reason is missing"
+
+# ---- the agent does not know its worker any more
+begin_scarce unknown worker.unknown@alpha:2
+refused() { grep -qs 'does not take this process for its worker' "$run"/clusters/*/jobs/*/worker.log; }
+within 60 refused || fail "a worker whose messages are refused continues"
+before=$(steps | wc -l)
+within 20 goes_on || fail "no other worker starts"
+has '(heartbeat)\|(metrics)' "$run/clusters/alpha/agent.log" ||
+    fail "the agent does not name the request that it refuses"
+end_now "$pid"
 echo "three restarts without progress, any number with progress"
