@@ -7,17 +7,17 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { LOWEST = 10000, DEFAULT_CLIENTS = 32768, TRIES = 64 };
+enum { LOWEST = 10000, END = 20000, TRIES = 64 };
 
-// The lowest port that the kernel gives to clients.
-static int clients_from(void) {
-    int low = DEFAULT_CLIENTS;
+// The end of the range: END, or the lowest port that the kernel gives to clients.
+static int range_end(void) {
+    int low = END;
     FILE *f = fopen("/proc/sys/net/ipv4/ip_local_port_range", "re");
     if (f && fscanf(f, "%d", &low) != 1)
-        low = DEFAULT_CLIENTS;
+        low = END;
     if (f)
         fclose(f);
-    return low;
+    return low < END ? low : END;
 }
 
 static bool bind_to(bool everywhere, uint16_t port, int *fd, int *out) {
@@ -39,7 +39,7 @@ static bool bind_to(bool everywhere, uint16_t port, int *fd, int *out) {
 }
 
 enum neb_status agent_port_bind(bool everywhere, int *fd, int *port) {
-    int end = clients_from();
+    int end = range_end();
     for (int i = 0; i < TRIES && end > LOWEST; i++) {
         uint32_t x;
         if (getrandom(&x, sizeof x, 0) == sizeof x &&

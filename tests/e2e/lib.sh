@@ -91,8 +91,8 @@ within() {
 # FILE KEYS: another shape for the model of make_job.
 shape() { sed -i "s/n_layers: 2, d_model: 64, .* d_ff: 128/$2/" "$1"; }
 # Prints the first of ten ports that no other test of this build folder uses. The ports are below
-# the range that the kernel gives to clients (32768 and up). Each call takes the next ten, from a
-# random start.
+# the range that the kernel gives to clients (32768 and up), and above those that nebula chooses
+# itself (10000 to 19999). Each call takes the next ten, from a random start.
 ten_ports() {
     (
         flock 9

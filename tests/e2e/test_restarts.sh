@@ -128,7 +128,9 @@ grep -q 'stopped while no worker could be started' "$run.log" "$run/clusters/alp
 
 # ---- the agent does not know its worker any more
 begin_scarce unknown worker.unknown@alpha:2
-refused() { grep -qs 'does not take this process for its worker' "$run"/clusters/*/jobs/*/worker.log; }
+refused() {
+    grep -qs 'does not take this process for its worker' "$run"/clusters/*/jobs/*/worker.log
+}
 within 60 refused || fail "a worker whose messages are refused continues"
 before=$(steps | wc -l)
 within 20 goes_on || fail "no other worker starts"

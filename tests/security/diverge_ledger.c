@@ -5,8 +5,8 @@
 //
 //     diverge_ledger HOME HOME_OF_MEMBER_0 HOME_OF_MEMBER_1 …
 //
-// Exit status 2: nothing is changed, because member 0 does not lead the record, or because the record
-// of the others holds this member's vote, so this member would equivocate too.
+// Exit status 2: nothing is changed, because member 0 does not lead the record, or because the
+// record of the others holds this member's vote, so this member would equivocate too.
 #include "inter/ledger/ledger.h"
 #include "security/identity.h"
 #include "security/sign.h"
