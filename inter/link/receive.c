@@ -246,6 +246,8 @@ static void router_message(struct inter_link *l, const uint8_t *rid, size_t rid_
                 p->refused += !link_on_frame(l, p, w, i, b, n);
                 return;
             }
+    // The end of an earlier connection with the same descriptor number must be read before this.
+    link_router_events(l);
     if (p->revoked || !link_on_hello(l, p, rid, fd, b, n)) {
         p->refused++;
         kick(fd);

@@ -286,6 +286,42 @@ static void test_flapping(void **state) {
     inter_link_destroy(&b.l);
 }
 
+// A member's connection ends, and its next one gets the same descriptor. The link reads the HELLO
+// of the next one before the end of the first, as it does if a handler took long in between. The
+// next one stays up.
+static void test_descriptor_reused(void **state) {
+    (void)state;
+    struct site b = open_site(1, &list, 0, "127.0.0.1:*");
+    const struct conn *c = &b.l->peers[b.peer].s[ACCEPTED].c[0];
+    void *ctx = zmq_ctx_new(), *s = NULL;
+    int was = -1;
+    for (uint8_t k = 1; k <= 2; k++) {
+        uint8_t hello[HELLO_MAX];
+        size_t n = link_hello_make(NEB_PROTOCOL, "", HELLO, k, 0, hello);
+        if (s) {
+            was = c->zmq_fd;
+            zmq_close(s);
+            neb_sleep(NEB_S); // ZeroMQ's threads close it at both ends
+        }
+        s = raw_dealer(ctx, 0, 1, inter_link_port(b.l), NULL);
+        zmq_send(s, hello, n, 0);
+        if (k == 1)
+            UNTIL(&b, NULL, b.up == 1, 20);
+    }
+    for (neb_ns end = neb_now() + 20 * NEB_S; b.l->peers[b.peer].s[ACCEPTED].session != 2;) {
+        assert_true(neb_now() < end);
+        neb_sleep(10 * NEB_MS);
+        link_router_read(b.l);
+    }
+    assert_int_equal(c->zmq_fd, was); // else nothing is tested
+    for (neb_ns end = neb_now() + NEB_S; neb_now() < end;)
+        step(&b, NULL);
+    assert_true(c->open && c->zmq_fd == was);
+    zmq_close(s);
+    zmq_ctx_term(ctx);
+    inter_link_destroy(&b.l);
+}
+
 // The link knows the exact size of ZeroMQ's frames, to tell the kernel's bytes from those in
 // ZeroMQ.
 static void test_frames_to_the_byte(void **state) {
@@ -352,6 +388,7 @@ int main(void) {
         cmocka_unit_test(test_oversize),
         cmocka_unit_test(test_early_bulk),
         cmocka_unit_test(test_flapping),
+        cmocka_unit_test(test_descriptor_reused),
         cmocka_unit_test(test_acknowledges_all),
         cmocka_unit_test(test_frames_to_the_byte),
     };
