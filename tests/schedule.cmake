@@ -88,7 +88,8 @@ function(nebula_schedule)
     unit_web)
   nebula_tests(PROCESSORS 2
     conform_comm_mpi conform_comm_nccl_emulated cuda_graph_train cuda_mesh_queue cuda_stage
-    e2e_blobs_max e2e_distill e2e_false_state e2e_groups e2e_incarnation e2e_late e2e_left_behind
+    e2e_blobs_max e2e_distill e2e_false_state e2e_groups e2e_incarnation e2e_kept_lines e2e_late
+    e2e_left_behind
     e2e_members e2e_plan_tune e2e_queue_stop e2e_rejoin e2e_relay e2e_restarts e2e_resume_sites
     e2e_stop_away e2e_uneven e2e_vocabulary fault_checkpoint_parts fuzz_regress_daemon
     fuzz_regress_ipc gpu_judge security_hostile_digests security_join security_renewal

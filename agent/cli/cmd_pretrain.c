@@ -121,6 +121,12 @@ static enum neb_status on_line(struct run *r, const json_t *event) {
     return NEB_OK;
 }
 
+static enum neb_status on_lines(struct run *r, const json_t *lines) {
+    for (size_t i = 0; i < json_array_size(lines); i++)
+        NEB_TRY(on_line(r, json_array_get(lines, i)));
+    return NEB_OK;
+}
+
 static enum neb_status on_event(struct run *r, struct agent_ipc_msg *m) {
     const char *ev = agent_ipc_str(m, "ev", "");
     enum neb_status st = pretrain_heard(r, m);
@@ -128,6 +134,8 @@ static enum neb_status on_event(struct run *r, struct agent_ipc_msg *m) {
         ; // the agent no longer runs the job
     } else if (!strcmp(ev, "line")) {
         st = on_line(r, m->head);
+    } else if (!strcmp(ev, "lines")) {
+        st = on_lines(r, json_object_get(m->head, "lines"));
     } else if (!strcmp(ev, "status")) {
         pretrain_on_status(r, m->head);
     } else if (!strcmp(ev, "members")) {

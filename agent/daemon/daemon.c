@@ -86,6 +86,7 @@ enum neb_status daemon_start_service(struct daemon *d) {
         .congestion = d->c->congestion,
         .limit = d->c->limit,
         .zmq_context = d->zctx,
+        .repeats = AGENT_MSG_METRICS, // their lines have numbers
         .seal = sec_vault_key(d->vault),
         .callbacks = {d, daemon_on_screen, daemon_on_commit, daemon_on_message, daemon_on_peer,
                       daemon_on_fault, daemon_on_behind, daemon_on_snapshot_open,

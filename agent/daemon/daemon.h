@@ -55,13 +55,13 @@ enum agent_message {
     AGENT_MSG_REFUSED, // {"id", "reason"}; the answer to a JOB, sent once
     AGENT_MSG_REPORT,  // reliable: {"id", "report"}, to home
     // Telemetry, to home: {"id", "lines": [{"n", "line", "late_s"}]} (agent/daemon/lines.h).
-    // Reliable if the link is down when the agent or the job ends.
+    // Reliable: those that may be lost when the agent or the job ends.
     AGENT_MSG_METRICS,
     AGENT_MSG_LIST_STAND, // telemetry: version u64, digest (agent/daemon/spread.h)
     AGENT_MSG_LIST,       // telemetry: a signed member list
     AGENT_MSG_SUMS,       // telemetry: inter/round/sums.h
-    AGENT_MSG_HAD,        // telemetry: {"id", "had"}, from home when the link is up again
-    AGENT_MSG_TENSORS,    // telemetry: {"id"} with a question or an answer of tensor_list.h
+    AGENT_MSG_HAD,     // telemetry: {"id", "had"}, from home when the link or the job is up again
+    AGENT_MSG_TENSORS, // telemetry: {"id"} with a question or an answer of tensor_list.h
 };
 
 #endif

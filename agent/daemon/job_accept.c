@@ -102,7 +102,8 @@ static bool policy_admits(struct daemon *d, struct agent_jobrun *j, char *why, s
     return true;
 }
 
-// Sets the job's rate limit, the bytes of its earlier runs, and the time of the last run.
+// Sets the job's rate limit, the bytes of its earlier runs, the time of the last run, and the lines
+// of the other clusters that came here.
 static enum neb_status recall_runs(struct daemon *d, struct agent_jobrun *j) {
     struct agent_job_record r;
     struct inter_rate_limit limit;
@@ -114,6 +115,8 @@ static enum neb_status recall_runs(struct daemon *d, struct agent_jobrun *j) {
         return st;
     j->wan_before = r.wan;
     j->run = r.run;
+    for (int k = 0; k < j->job.n_clusters; k++)
+        j->had[k] = json_integer_value(json_object_get(r.had, j->job.clusters[k].name));
     agent_job_record_clear(&r);
     j->wan_base = daemon_link_totals(d, j);
     return NEB_OK;

@@ -44,13 +44,22 @@ void daemon_job_save(struct daemon *d, struct agent_jobrun *j) {
     snprintf(r.home, sizeof r.home, "%s", j->local ? "" : j->owner);
     snprintf(r.sig, sizeof r.sig, "%s", j->sig);
     snprintf(r.state, sizeof r.state, "%s", agent_job_stored(j->state));
+    for (int k = 0; k < j->job.n_clusters; k++)
+        if (j->had[k] && (r.had || (r.had = json_object())))
+            json_object_set_new(r.had, j->job.clusters[k].name, json_integer(j->had[k]));
+    j->had_due = false;
     d->aside_due = true;
     if (agent_jobs_put(inter_service_ledger(d->service), &r, NULL) != NEB_OK)
         neb_warn("the state of job %s could not be stored", j->job.name);
+    json_decref(r.had);
 }
 
 void daemon_job_forget(struct daemon *d, struct agent_jobrun *j) {
     daemon_gpus_back(d, j);
+    if (j->had_due && d->service)
+        daemon_job_save(d, j);
+    if (d->service)
+        daemon_store_lines(d, j);
     if (j->federated && d->service)
         inter_service_job_close(d->service, j->id);
     if (d->service &&

@@ -118,6 +118,7 @@ void agent_job_record_read(const uint8_t id[INTER_ID_BYTES], const char *spec, c
     snprintf(r->state, sizeof r->state, "%s", x.state && x.home ? x.state : "");
     r->adopted = json_is_true(json_object_get(x.st, "adopted"));
     r->run = row_int(&x, "run");
+    r->had = json_incref(json_object_get(x.st, "had"));
     r->wan = (struct agent_wan_bytes){.sent = (uint64_t)row_int(&x, "sent"),
                                       .recv = (uint64_t)row_int(&x, "recv"),
                                       .messages = (uint64_t)row_int(&x, "messages"),
@@ -190,6 +191,8 @@ enum neb_status agent_jobs_put(struct inter_ledger *l, const struct agent_job_re
                           "recv", (json_int_t)r->wan.recv, "messages", (json_int_t)r->wan.messages,
                           "payload", (json_int_t)r->wan.payload, "home", r->home, "sig", r->sig,
                           "adopted", r->adopted, "why", why ? why : "", "run", (json_int_t)r->run);
+    if (r->had)
+        json_object_set(s, "had", r->had);
     char *spec = json_dumps(r->spec, JSON_COMPACT), *text = json_dumps(s, JSON_COMPACT);
     enum neb_status st = spec && text && neb_unhex(r->hex, id, sizeof id)
                              ? inter_ledger_put_job(l, id, spec, text)
@@ -260,5 +263,6 @@ enum neb_status agent_jobs_ended(struct inter_ledger *l, size_t most, struct age
 
 void agent_job_record_clear(struct agent_job_record *r) {
     json_decref(r->spec);
+    json_decref(r->had);
     *r = (struct agent_job_record){.spec = NULL};
 }

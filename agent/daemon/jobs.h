@@ -172,6 +172,7 @@ struct agent_jobrun {
     // bytes, and the number of its last line (0: none).
     struct neb_bucket told_lines[AGENT_CLUSTERS_MAX], told_bytes[AGENT_CLUSTERS_MAX];
     int64_t had[AGENT_CLUSTERS_MAX];
+    bool had_due; // had[] has changed since it was saved
     // Bytes of earlier runs of the job; totals of its links when this run began.
     struct agent_wan_bytes wan_before, wan_base;
 
@@ -214,6 +215,8 @@ struct agent_job_record {
     char state[12];
     int64_t run; // as in struct agent_jobrun
     struct agent_wan_bytes wan;
+    // Owned. By the name of each other cluster, the number of its last line here; NULL: none.
+    json_t *had;
 };
 // Writes a job. why: the reason if it is held, else NULL.
 NEB_MUST_CHECK enum neb_status agent_jobs_put(struct inter_ledger *l,

@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const neb_ns kept_when_up = 30 * NEB_S, told_by = 10 * NEB_S, doubt = 5 * NEB_S;
+// replaced: a line that was sent on a connection that was replaced since is kept so long. Its link
+// reports no more what it has read.
+static const neb_ns replaced = 30 * NEB_S, told_by = 10 * NEB_S;
 
 enum { SPACING_MAX = 1 << 20 };
 
@@ -13,7 +15,8 @@ struct entry {
     json_t *line; // owned
     neb_ns at;
     int64_t n;
-    size_t bytes; // as text, including its number
+    size_t bytes;       // as text, including its number
+    uint64_t way, sent; // connection on which it was sent, and the bytes sent there by then
     bool step;
 };
 
@@ -23,7 +26,6 @@ struct agent_lines {
     int first, count, next; // next: relative to first
     int others;             // entries that are not steps
     int64_t last_n;
-    int64_t sure_n; // the last line sent well before the link went down
     int64_t late_n; // the last line that waited or may be sent twice
     size_t bytes;
     bool waits;                                   // for the link, or for agent_lines_had
@@ -42,7 +44,7 @@ enum neb_status agent_lines_create(bool up, neb_ns now, struct agent_lines **out
     *out = l;
     if (!l)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for lines of metrics");
-    l->waits = !up;
+    l->waits = true;
     l->up_at = up ? now : 0;
     l->spacing = 1;
     return NEB_OK;
@@ -109,9 +111,7 @@ static bool is_full(const struct agent_lines *l, size_t more) {
            (l->count && l->bytes + more > (size_t)AGENT_LINES_BYTES_MAX);
 }
 
-static void make_room(struct agent_lines *l, neb_ns now, size_t bytes) {
-    while (!l->waits && l->next && now - at(l, 0)->at > kept_when_up)
-        drop_first(l);
+static void make_room(struct agent_lines *l, size_t bytes) {
     while (!l->waits && l->next && is_full(l, bytes))
         drop_first(l); // it was sent
     if (is_full(l, bytes) && l->others <= AGENT_LINES_MAX / 2)
@@ -129,7 +129,7 @@ void agent_lines_add(struct agent_lines *l, const json_t *line, neb_ns now, int6
         l->due--;
         return;
     }
-    make_room(l, now, bytes);
+    make_room(l, bytes);
     if (l->waits && step && !l->due)
         l->due = l->spacing - 1;
     json_t *copy = json_deep_copy(line);
@@ -137,7 +137,7 @@ void agent_lines_add(struct agent_lines *l, const json_t *line, neb_ns now, int6
         return;
     l->bytes += bytes;
     l->others += !step;
-    *at(l, l->count++) = (struct entry){copy, now, l->last_n, bytes, step};
+    *at(l, l->count++) = (struct entry){copy, now, l->last_n, bytes, 0, 0, step};
 }
 
 void agent_lines_link(struct agent_lines *l, bool up, neb_ns now) {
@@ -145,19 +145,16 @@ void agent_lines_link(struct agent_lines *l, bool up, neb_ns now) {
     if (up || l->waits)
         return;
     l->waits = true;
-    for (int i = 0; i < l->next && now - at(l, i)->at > doubt; i++)
-        l->sure_n = at(l, i)->n;
     l->spacing = 1;
     l->due = 0;
 }
 
 void agent_lines_had(struct agent_lines *l, int64_t had) {
-    had = had > 0 ? had : l->sure_n;
     l->late_n = l->last_n;
     l->waits = false;
+    while (l->count && at(l, 0)->n <= had)
+        drop_first(l);
     l->next = 0;
-    while (l->next < l->count && at(l, l->next)->n <= had)
-        l->next++;
 }
 
 static bool may_send(struct agent_lines *l, neb_ns now, size_t bytes) {
@@ -171,18 +168,15 @@ static bool may_send(struct agent_lines *l, neb_ns now, size_t bytes) {
     return true;
 }
 
-void agent_lines_unlimit(struct agent_lines *l) {
-    l->messages = l->sent = l->sent_bytes = (struct neb_bucket){0};
-}
-
 static json_t *next(struct agent_lines *l, neb_ns now, size_t max_bytes, bool paced) {
     json_t *list = NULL;
     for (size_t bytes = 0; l->next < l->count; l->next++) {
-        const struct entry *e = at(l, l->next);
+        struct entry *e = at(l, l->next);
         int64_t age_ms = (now - e->at) / NEB_MS;
         if ((list && bytes + e->bytes > max_bytes) || (paced && !may_send(l, now, e->bytes)))
             break;
         bytes += e->bytes;
+        e->way = 0;
         list = list ? list : json_array();
         json_t *o = json_pack("{s:I,s:O}", "n", (json_int_t)e->n, "line", e->line);
         if (e->n <= l->late_n)
@@ -204,19 +198,28 @@ json_t *agent_lines_next(struct agent_lines *l, neb_ns now, size_t max_bytes) {
 
 void agent_lines_back(struct agent_lines *l, int n) { l->next -= n < l->next ? n : l->next; }
 
-json_t *agent_lines_take(struct agent_lines *l, neb_ns now, size_t max_bytes) {
-    if (!l->waits && l->next == l->count)
-        return NULL;
-    if (!l->waits) { // if the link breaks, they arrive twice
-        l->late_n = l->last_n;
-        return next(l, now, max_bytes, false);
+void agent_lines_sent(struct agent_lines *l, uint64_t way, uint64_t sent) {
+    for (int i = l->next - 1; i >= 0 && !at(l, i)->way; i--) {
+        at(l, i)->way = way;
+        at(l, i)->sent = sent;
     }
-    while (l->count && at(l, 0)->n <= l->sure_n)
+}
+
+void agent_lines_acked(struct agent_lines *l, uint64_t way, uint64_t acked, neb_ns now) {
+    for (const struct entry *e = at(l, 0); !l->waits && l->next; e = at(l, 0)) {
+        if (e->way == way ? e->sent > acked : now - e->at <= replaced)
+            return;
         drop_first(l);
+    }
+}
+
+json_t *agent_lines_take(struct agent_lines *l, neb_ns now, size_t max_bytes) {
     l->next = 0;
     l->late_n = l->last_n;
-    json_t *list = next(l, now, max_bytes, false);
+    return next(l, now, max_bytes, false);
+}
+
+void agent_lines_stored(struct agent_lines *l) {
     while (l->next)
         drop_first(l);
-    return list;
 }

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lines of metrics for another agent, in order, through outages. Each line has a number and is kept
-// for a while; nothing is sent while the link is down. When it is up again, the other agent reports
-// the last number that it has, and the later lines follow, including those that were sent into a
-// dead link. Pure: no clock, no socket.
+// Lines of metrics for another agent, in order, through outages. Each line has a number. It is kept
+// until the other agent's link has acknowledged it. Nothing is sent before the other agent reports
+// the last number that it has, after a start or an outage; the later lines follow, including those
+// that were sent into a dead link. Pure: no clock, no socket.
 //
-// Memory is bounded. While the link is up, a sent line is kept for half a minute, which is longer
-// than it takes to notice a dead link. In an outage at most AGENT_LINES_MAX lines are kept. When
-// there are too many, every second step is dropped, and later steps are thinned in the same way, so
-// that the whole outage stays visible. The same happens if lines come faster than they may be sent.
-// Lines of other kinds have half of the space and what steps leave free: the oldest are dropped
-// first.
+// Memory is bounded: at most AGENT_LINES_MAX lines are kept. When there are too many, every second
+// step is dropped, and later steps are thinned in the same way, so that the whole outage stays
+// visible. The same happens if lines come faster than they may be sent. Lines of other kinds have
+// half of the space and what steps leave free: the oldest are dropped first.
 #ifndef AGENT_LINES_H
 #define AGENT_LINES_H
 #include "agent/base/clock.h"
@@ -42,25 +40,28 @@ void agent_lines_destroy(struct agent_lines **l); // NULL-safe
 // Borrows line. unix_ms: numbers are at least this, so that they rise across restarts of the agent.
 // Without memory the line is lost.
 void agent_lines_add(struct agent_lines *l, const json_t *line, neb_ns now, int64_t unix_ms);
-// Once the link goes down, lines wait for agent_lines_had, or until the link has been up for ten
-// seconds without it.
+// At first, and once the link goes down, lines wait for agent_lines_had, or until the link has been
+// up for ten seconds without it.
 void agent_lines_link(struct agent_lines *l, bool up, neb_ns now);
-// The other agent has all lines up to number `had`. 0: it does not know; it then gets the lines
-// since the link went down, and those of the five seconds before, when the link may have been dead.
+// The other agent has all lines up to number `had`. 0: it does not know; it then gets all that are
+// kept.
 void agent_lines_had(struct agent_lines *l, int64_t had);
 
 // The next lines that are due, at most max_bytes as text (but at least one): [{"n", "line"}]. Lines
-// that waited, or may have been sent before, have "late_s", their age in seconds. They stay kept,
-// and only agent_lines_had makes them due again. NULL: none is due, or the limits (enum
+// that waited, or may have been sent before, have "late_s", their age in seconds. They stay kept.
+// Call agent_lines_sent or agent_lines_back then. NULL: none is due, or the limits (enum
 // agent_lines_limit) do not allow it yet: ask again later.
 json_t *agent_lines_next(struct agent_lines *l, neb_ns now, size_t max_bytes);
-// The link did not take the last n lines of agent_lines_next: they are due again.
+// The link took the lines of agent_lines_next as part of the first `sent` bytes on connection `way`
+// (struct inter_link_control).
+void agent_lines_sent(struct agent_lines *l, uint64_t way, uint64_t sent);
+// The other agent's link has read the first `acked` bytes on this connection.
+void agent_lines_acked(struct agent_lines *l, uint64_t way, uint64_t acked, neb_ns now);
+// The last n lines of agent_lines_next or agent_lines_take were not taken: they are due again.
 void agent_lines_back(struct agent_lines *l, int n);
-// A later message must not overtake the lines: all that are due may be sent now.
-void agent_lines_unlimit(struct agent_lines *l);
-// As agent_lines_next, without limits, for a caller that stores the lines. While the link is down:
-// returns and forgets the lines that wait, as for an agent that does not know which lines it has.
-// While the link is up: returns those that it has not taken.
+// As agent_lines_next, without limits, for a caller that stores the lines: from the oldest that the
+// other agent may lack. agent_lines_stored forgets them.
 json_t *agent_lines_take(struct agent_lines *l, neb_ns now, size_t max_bytes);
+void agent_lines_stored(struct agent_lines *l);
 
 #endif

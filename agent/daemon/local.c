@@ -5,6 +5,7 @@
 #include "agent/base/log.h"
 #include "agent/base/plain.h"
 #include "agent/daemon/attach.h"
+#include "agent/daemon/late.h"
 #include "agent/daemon/snapshot.h"
 #include "agent/daemon/state.h"
 #include "agent/daemon/sums.h"
@@ -22,10 +23,32 @@ static bool watches(const struct agent_jobrun *j, const struct agent_ipc_client 
     return found;
 }
 
+// Sends lines that came while nobody followed. They stay if the command is gone already.
+static void tell_late(struct daemon *d, struct agent_jobrun *j,
+                      const struct agent_ipc_client *from) {
+    enum { AT_ONCE = 256 };
+    json_t *late = agent_late_read(j->dir);
+    size_t n = json_array_size(late);
+    bool taken = late != NULL;
+    for (size_t i = 0; i < n && taken; i += AT_ONCE) {
+        json_t *some = json_array();
+        for (size_t k = i; k < n && k < i + AT_ONCE; k++)
+            json_array_append(some, json_array_get(late, k));
+        taken =
+            agent_ipc_send(d->ipc, from,
+                           json_pack("{s:s,s:s,s:o}", "ev", "lines", "job", j->hex, "lines", some),
+                           NULL, 0) == NEB_OK;
+    }
+    if (taken)
+        agent_late_drop(j->dir);
+    json_decref(late);
+}
+
 // Sends a new watcher the reports so far, and why there is no worker, which was perhaps reported
 // before it watched.
 static void add_watcher(struct daemon *d, struct agent_jobrun *j,
                         const struct agent_ipc_client *from) {
+    tell_late(d, j, from); // before the reports: a watcher that has all of them ends
     if (j->worker.unstarted[0] && !watches(j, from))
         daemon_send(d, from,
                     json_pack("{s:s,s:s,s:{s:s,s:s,s:s}}", "ev", "line", "job", j->hex, "line",
@@ -134,6 +157,7 @@ static void on_submit_job(struct daemon *d, const struct agent_ipc_client *from,
                           daemon_name(d))); // the cluster whose models are here
     add_watcher(d, j, from);
     post_others(d, j, AGENT_MSG_JOB, daemon_signed_job(d, j));
+    daemon_say_had(d, j, UINT32_MAX);
 }
 
 static json_t *suspects(const struct agent_jobrun *j) {
@@ -415,6 +439,7 @@ static void on_resume_request(struct daemon *d, const struct agent_ipc_client *f
         json_t *body = daemon_signed_job(d, j);
         json_object_set_new(body, "resume", json_true());
         post_others(d, j, AGENT_MSG_JOB, body);
+        daemon_say_had(d, j, UINT32_MAX);
         daemon_answer(d, from, true,
                       rejoin ? "resumed with the other clusters' state, which is fetched"
                              : "resumed from its last checkpoint");

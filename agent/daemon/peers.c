@@ -2,6 +2,7 @@
 // Messages of other agents: jobs that they submit or pass on, reports, stops; links that come and
 // go; faults.
 #include "agent/base/log.h"
+#include "agent/daemon/late.h"
 #include "agent/daemon/lines.h"
 #include "agent/daemon/policy.h"
 #include "agent/daemon/state.h"
@@ -184,6 +185,7 @@ static void on_known_job(struct daemon *d, uint32_t peer, uint32_t home, const j
     if (!j->local)
         daemon_job_set_home(d, j, home, sig);
     daemon_job_resumed(d, j, run);
+    daemon_say_had(d, j, UINT32_MAX);
 }
 
 // Stops a job that is in the ledger only (held, or without an entry since a restart), so that it
@@ -377,32 +379,84 @@ static void on_report(struct daemon *d, struct agent_jobrun *j, uint32_t peer, c
     json_object_set_new(report, "name", json_string(from));
     daemon_publish_report(d, j, json_incref(report));
 }
+
+// A line of a message. NULL: it has none.
+static json_t *line_of(json_t *o, const char *from, int64_t *n, double *late_s) {
+    const double latest_s = 365 * 86400;
+    json_t *line = json_object_get(o, "line");
+    double late = json_number_value(json_object_get(o, "late_s"));
+    *n = json_integer_value(json_object_get(o, "n"));
+    *late_s = late > 0 && late < latest_s ? late : 0;
+    if (!json_is_object(line))
+        return NULL;
+    json_object_set_new(line, "cluster", json_string(from));
+    return line;
+}
+
+static bool may_keep(struct daemon *d, uint32_t peer) {
+    return neb_bucket_take(&d->lates[peer], neb_now(), 1, DAEMON_LATES_BURST,
+                           DAEMON_LATES_A_SECOND);
+}
+
+// Keeps lines that waited for a link, until a command follows the job. Owns them.
+static void keep_late(struct daemon *d, uint32_t peer, const char *hex, json_t *lines, bool may) {
+    char dir[NEB_PATH_MAX];
+    bool ok = !json_array_size(lines) ||
+              (may && snprintf(dir, sizeof dir, "%s/jobs/%s", d->c->home, hex) < NEB_PATH_MAX &&
+               agent_late_add(dir, lines) == NEB_OK);
+    if (!ok && daemon_throttle_allows(d, THROTTLE_LINES))
+        neb_warn("job %.8s: %s sends more lines than are kept until a command follows the job; the "
+                 "excess is dropped",
+                 hex, d->members.m[peer].pub.name);
+    json_decref(lines);
+}
+
 static void on_lines(struct daemon *d, struct agent_jobrun *j, uint32_t peer, const char *from,
                      const json_t *body, size_t bytes) {
-    const double latest_s = 365 * 86400;
     const json_t *lines = json_object_get(body, "lines");
     int k = cluster_of(j, peer);
-    json_t *o;
+    json_t *o, *late = json_array();
     size_t i;
     if (!j->local || !passes_on(d, j, k, json_array_size(lines), bytes))
-        return;
+        lines = NULL;
     json_array_foreach(lines, i, o) {
-        json_t *line = json_object_get(o, "line");
-        double late_s = json_number_value(json_object_get(o, "late_s"));
-        int64_t n = json_integer_value(json_object_get(o, "n"));
+        double late_s;
+        int64_t n;
+        json_t *line = line_of(o, from, &n, &late_s);
         // sent twice, because the first send was in doubt
         bool again = late_s > 0 && n <= j->had[k];
         j->had[k] = again ? j->had[k] : n;
-        if (!json_is_object(line) || again)
-            continue;
-        json_object_set_new(line, "cluster", json_string(from));
-        daemon_pass_line(d, j, json_incref(line), n, late_s > 0 && late_s < latest_s ? late_s : 0);
+        j->had_due |= !again;
+        if (line && !again && !daemon_pass_line(d, j, json_incref(line), n, late_s) && late_s > 0)
+            json_array_append_new(late, agent_late_line(n, late_s, line));
     }
+    keep_late(d, peer, j->hex, late, !json_array_size(late) || may_keep(d, peer));
+}
+
+// Lines of a job that was submitted here and does not run now.
+static void on_early_lines(struct daemon *d, uint32_t peer, const char *hex, const json_t *body) {
+    const char *from = d->members.m[peer].pub.name;
+    json_t *o, *late = json_array();
+    struct agent_job_record r = {.spec = NULL};
+    bool may = may_keep(d, peer);
+    size_t i;
+    if (may &&
+        (daemon_job_recall(d, hex, &r) != NEB_OK || r.home[0] || !names_cluster(r.spec, from)))
+        body = NULL;
+    json_array_foreach(json_object_get(body, "lines"), i, o) {
+        double late_s;
+        int64_t n;
+        json_t *line = line_of(o, from, &n, &late_s);
+        if (line && late_s > 0 && n > json_integer_value(json_object_get(r.had, from)))
+            json_array_append_new(late, agent_late_line(n, late_s, line));
+    }
+    keep_late(d, peer, hex, late, may);
+    agent_job_record_clear(&r);
 }
 
 // After an outage: the agent where the job was submitted has our lines up to a number.
 static void on_had(struct daemon *d, struct agent_jobrun *j, const json_t *body) {
-    if (!j->lines)
+    if (!daemon_need_lines(d, j))
         return;
     agent_lines_had(j->lines, json_integer_value(json_object_get(body, "had")));
     daemon_lines_due(d, j);
@@ -446,11 +500,20 @@ void daemon_on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *
         on_refused(d, j, from, body);
     else if (kind == AGENT_MSG_METRICS && j)
         on_lines(d, j, peer, from, body, n);
+    else if (kind == AGENT_MSG_METRICS && hex && !daemon_job(d, hex))
+        on_early_lines(d, peer, hex, body);
     else if (kind == AGENT_MSG_REPORT && j)
         on_report(d, j, peer, from, body, n);
     else if (kind == AGENT_MSG_TENSORS && j)
         daemon_on_tensors(d, j, cluster_of(j, peer), body);
     json_decref(body);
+}
+
+void daemon_say_had(struct daemon *d, struct agent_jobrun *j, uint32_t peer) {
+    for (int k = 0; j->local && j->linked && k < j->job.n_clusters; k++)
+        if (k != j->self && (peer == UINT32_MAX || j->peers[k] == peer))
+            daemon_post(d, j->peers[k], AGENT_MSG_HAD,
+                        json_pack("{s:s,s:I}", "id", j->hex, "had", (json_int_t)j->had[k]), false);
 }
 
 // Lines wait for the link to the agent where the job was submitted. That agent reports to every
@@ -460,11 +523,10 @@ static void tend_lines(struct daemon *d, uint32_t peer, bool up) {
         struct agent_jobrun *j = &d->jobs[i];
         if (j->state && j->lines && j->home == peer)
             agent_lines_link(j->lines, up, neb_now());
-        for (int k = 0; up && j->state && j->local && j->linked && k < j->job.n_clusters; k++)
-            if (k != j->self && j->peers[k] == peer)
-                daemon_post(d, peer, AGENT_MSG_HAD,
-                            json_pack("{s:s,s:I}", "id", j->hex, "had", (json_int_t)j->had[k]),
-                            false);
+        if (up && j->state)
+            daemon_say_had(d, j, peer);
+        else if (j->had_due)
+            daemon_job_save(d, j);
     }
 }
 

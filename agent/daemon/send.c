@@ -119,13 +119,17 @@ void daemon_withdraw_stop(struct daemon *d, const struct agent_jobrun *j) {
     free(text);
 }
 
-static void tell_watchers(struct daemon *d, struct agent_jobrun *j, json_t *event) {
-    // a watcher that takes nothing is gone, or will ask again
+// True if a watcher took it. One that takes nothing is gone, or will ask again.
+static bool tell_watchers(struct daemon *d, struct agent_jobrun *j, json_t *event) {
+    bool taken = false;
     for (int i = 0; i < AGENT_WATCHERS_MAX; i++)
         if (j->watchers[i].len &&
-            agent_ipc_send(d->ipc, &j->watchers[i], json_incref(event), NULL, 0) != NEB_OK)
+            agent_ipc_send(d->ipc, &j->watchers[i], json_incref(event), NULL, 0) == NEB_OK)
+            taken = true;
+        else
             j->watchers[i] = (struct agent_ipc_client){0};
     json_decref(event);
+    return taken;
 }
 
 static int other_cluster(const struct agent_jobrun *j, const char *name) {
@@ -155,35 +159,48 @@ void daemon_lines_soon(struct daemon *d, struct agent_jobrun *j) {
 // Lines must not delay rounds: more follow when these have been taken.
 void daemon_lines_due(struct daemon *d, struct agent_jobrun *j) {
     json_t *lines;
-    while (j->lines && inter_service_may_send_telemetry(d->service, j->home) &&
+    if (!j->lines)
+        return;
+    struct inter_link_control c = inter_service_control(d->service, j->home);
+    agent_lines_acked(j->lines, c.way, c.acked, neb_now());
+    while (inter_service_may_send_telemetry(d->service, j->home) &&
            (lines = agent_lines_next(j->lines, neb_now(), LINES_BYTES))) {
         int n = (int)json_array_size(lines);
-        if (send_lines(d, j, lines, false))
-            continue;
-        agent_lines_back(j->lines, n);
-        return;
+        if (!send_lines(d, j, lines, false)) {
+            agent_lines_back(j->lines, n);
+            return;
+        }
+        c = inter_service_control(d->service, j->home);
+        agent_lines_sent(j->lines, c.way, c.sent);
     }
 }
 
 void daemon_store_lines(struct daemon *d, struct agent_jobrun *j) {
     json_t *lines;
-    while (j->lines && (lines = agent_lines_take(j->lines, neb_now(), LINES_BYTES)))
-        (void)send_lines(d, j, lines, true); // a failure to store is logged
+    while (j->lines && (lines = agent_lines_take(j->lines, neb_now(), LINES_BYTES))) {
+        int n = (int)json_array_size(lines);
+        if (!send_lines(d, j, lines, true)) { // it was logged
+            agent_lines_back(j->lines, n);
+            return;
+        }
+        agent_lines_stored(j->lines);
+    }
 }
 
-static void tell_line(struct daemon *d, struct agent_jobrun *j, json_t *event, double late_s) {
+bool daemon_need_lines(struct daemon *d, struct agent_jobrun *j) {
+    return j->lines || agent_lines_create(d->up[j->home], neb_now(), &j->lines) == NEB_OK;
+}
+
+static bool tell_line(struct daemon *d, struct agent_jobrun *j, json_t *event, double late_s) {
     agent_view_line(d->view, j->hex, j->job.sync.interval, json_object_get(event, "line"),
                     neb_seconds(neb_wall_now()) - late_s, neb_seconds(neb_now()) - late_s);
-    tell_watchers(d, j, event);
+    return tell_watchers(d, j, event);
 }
 
 void daemon_publish_line(struct daemon *d, struct agent_jobrun *j, json_t *line) {
     tell_line(d, j, json_pack("{s:s,s:s,s:O}", "ev", "line", "job", j->hex, "line", line), 0);
-    if (!j->local && !j->lines &&
-        agent_lines_create(d->up[j->home], neb_now(), &j->lines) != NEB_OK)
-        neb_warn("job %s: a line of metrics is lost", j->job.name);
     json_t *told = j->local ? NULL : agent_disclosed_line(&j->disclosed, &j->terms.told, line);
-    if (told && j->lines) {
+    if (told && daemon_need_lines(d, j)) {
         agent_lines_add(j->lines, told, neb_now(), neb_wall_now() / NEB_MS);
         daemon_lines_soon(d, j);
     }
@@ -191,7 +208,7 @@ void daemon_publish_line(struct daemon *d, struct agent_jobrun *j, json_t *line)
     json_decref(line);
 }
 
-void daemon_pass_line(struct daemon *d, struct agent_jobrun *j, json_t *line, int64_t n,
+bool daemon_pass_line(struct daemon *d, struct agent_jobrun *j, json_t *line, int64_t n,
                       double late_s) {
     int other = other_cluster(j, json_string_value(json_object_get(line, "cluster")));
     // a report of a previous run is kept until the cluster makes further steps
@@ -199,10 +216,10 @@ void daemon_pass_line(struct daemon *d, struct agent_jobrun *j, json_t *line, in
         json_decref(j->others[other]);
         j->others[other] = NULL;
     }
-    tell_line(d, j,
-              json_pack("{s:s,s:s,s:o,s:I,s:f}", "ev", "line", "job", j->hex, "line", line, "n",
-                        (json_int_t)n, "late_s", late_s),
-              late_s);
+    return tell_line(d, j,
+                     json_pack("{s:s,s:s,s:o,s:I,s:f}", "ev", "line", "job", j->hex, "line", line,
+                               "n", (json_int_t)n, "late_s", late_s),
+                     late_s);
 }
 
 void daemon_publish_report(struct daemon *d, struct agent_jobrun *j, json_t *report) {
@@ -219,10 +236,7 @@ void daemon_publish_report(struct daemon *d, struct agent_jobrun *j, json_t *rep
     tell_watchers(d, j,
                   json_pack("{s:s,s:s,s:O}", "ev", "report", "job", j->hex, "report", report));
     if (!j->local) {
-        if (j->lines) // a watcher that has all reports waits for no more lines
-            agent_lines_unlimit(j->lines);
-        daemon_lines_due(d, j);
-        daemon_store_lines(d, j);
+        daemon_store_lines(d, j); // a watcher that has all reports waits for no more lines
         daemon_post(d, j->home, AGENT_MSG_REPORT,
                     json_pack("{s:s,s:o}", "id", j->hex, "report",
                               agent_disclosed_report(&j->disclosed, &j->terms.told, report)),

@@ -45,6 +45,10 @@ enum daemon_limit {
     // new link. Further offers are refused, or ignored if nobody asked for an answer.
     DAEMON_OFFERS_BURST = 64,
     DAEMON_OFFERS_A_SECOND = 4,
+    // Messages with lines that nobody follows: each costs a synced write, and perhaps a search in
+    // the ledger. An honest member sends 22 after an outage, for each of eight jobs.
+    DAEMON_LATES_BURST = 200,
+    DAEMON_LATES_A_SECOND = 10,
     // Refusals that are logged one by one: as many as an operator causes in a minute.
     DAEMON_OFFERS_LOGGED = 16,
     DAEMON_LINKS_LOGGED = 16, // changes of a link that are logged one by one
@@ -85,7 +89,8 @@ struct daemon {
     struct neb_throttle fault_throttles[INTER_FAULTS], throttle[THROTTLE_N];
     struct neb_throttle links[INTER_PEERS_MAX]; // throttles of links that come and go
     struct neb_bucket offers[NEB_MEMBERS_MAX],
-        overs[NEB_MEMBERS_MAX]; // overs: daemon_job_over
+        overs[NEB_MEMBERS_MAX], // daemon_job_over
+        lates[NEB_MEMBERS_MAX]; // messages with lines that are kept (late.h)
     // The newest stops from each member of jobs that are not known here (the job itself may still
     // wait at another agent).
     struct daemon_early_stop {
@@ -137,12 +142,15 @@ void daemon_withdraw_stop(struct daemon *d, const struct agent_jobrun *j);
 // job was submitted.
 void daemon_publish_line(struct daemon *d, struct agent_jobrun *j, json_t *line);
 // The same for a line of another cluster, to local watchers: n is its number there, late_s its age.
-void daemon_pass_line(struct daemon *d, struct agent_jobrun *j, json_t *line, int64_t n,
+// False: there are none.
+bool daemon_pass_line(struct daemon *d, struct agent_jobrun *j, json_t *line, int64_t n,
                       double late_s);
 void daemon_publish_report(struct daemon *d, struct agent_jobrun *j, json_t *report);
 void daemon_lines_due(struct daemon *d, struct agent_jobrun *j);  // sends those that are due
 void daemon_lines_soon(struct daemon *d, struct agent_jobrun *j); // the same, 4 times a second
-// Stores the lines that wait for a link in the ledger: the agent or the job ends.
+// False (logged): out of memory for lines that go to the agent where the job was submitted.
+NEB_MUST_CHECK bool daemon_need_lines(struct daemon *d, struct agent_jobrun *j);
+// Stores the lines that its agent may lack in the ledger: this agent or the job ends.
 void daemon_store_lines(struct daemon *d, struct agent_jobrun *j);
 // Sends a text as a line of metrics, of kind "note", or "fault" if somebody should look.
 // daemon_report_fault also logs a warning.
@@ -345,6 +353,9 @@ NEB_MUST_CHECK enum neb_status daemon_job_without_ledger(const struct agent_jobr
 // peers.c
 // Offers the job again to clusters whose links came up, until they take it.
 void daemon_offer_retry(struct daemon *d, struct agent_jobrun *j);
+// If it was submitted here: reports to a cluster, or to all (UINT32_MAX), which of its lines are
+// here. It sends the later ones.
+void daemon_say_had(struct daemon *d, struct agent_jobrun *j, uint32_t peer);
 // True if the job is done here and the peer is one of its clusters, which waits for this one to
 // take batches of its streams.
 bool daemon_job_over(void *user, const uint8_t id[AGENT_JOB_ID_BYTES], uint32_t peer);

@@ -55,6 +55,9 @@ static void set_clean(struct inter_link *l, struct peer *p, int which, neb_ns no
     if (which == ACCEPTED && !s->up && now - s->heard > may)
         down = true;
     bool denied = s->c[0].denied;
+    if (down && !s->c[0].lost && s->up)
+        neb_debug("link to %s: closed: it was silent for %.1f s", p->member.pub.name,
+                  neb_seconds(now - s->heard));
     if (down)
         link_set_close(l, p, which);
     if (down && denied)
@@ -384,9 +387,10 @@ enum neb_status inter_link_stats(struct inter_link *l, uint32_t peer,
     return NEB_OK;
 }
 
-uint64_t inter_link_control_queued(struct inter_link *l, uint32_t peer) {
+struct inter_link_control inter_link_control(struct inter_link *l, uint32_t peer) {
     const struct set *s = peer < l->n_peers ? link_active(l, &l->peers[peer]) : NULL;
-    return s ? s->c[0].sent - s->c[0].acked : 0;
+    return s ? (struct inter_link_control){s->c[0].way, s->c[0].sent, s->c[0].acked}
+             : (struct inter_link_control){0};
 }
 
 enum neb_status inter_link_create(const struct inter_link_config *cfg, struct inter_link **out) {

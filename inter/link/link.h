@@ -162,8 +162,12 @@ uint32_t inter_link_protocol(const struct inter_link *l); // the protocol that t
 // The statistics of one peer: all its connections since create. NEB_ERR_INVALID: no such peer.
 NEB_MUST_CHECK enum neb_status inter_link_stats(struct inter_link *l, uint32_t peer,
                                                 struct inter_link_stats *out);
-// Control bytes that the peer's link has not acknowledged; 0: the peer is down or does not exist.
-uint64_t inter_link_control_queued(struct inter_link *l, uint32_t peer);
+// The control connection to a peer: its id (never reused; 0: the peer is down or does not exist),
+// the bytes of messages sent on it, and how many of these the peer's link has read.
+struct inter_link_control {
+    uint64_t way, sent, acked;
+};
+struct inter_link_control inter_link_control(struct inter_link *l, uint32_t peer);
 uint32_t inter_link_port(const struct inter_link *l);    // the TCP port of the listener; 0: none
 uint64_t inter_link_refused(const struct inter_link *l); // handshakes that ZAP refused
 

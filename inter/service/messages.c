@@ -103,9 +103,17 @@ enum neb_status inter_service_unsend(struct inter_service *s, uint32_t peer, uin
     return inter_ledger_unpost(s->ledger, s->members.m[peer].pub.name, kind, p, n);
 }
 
+struct inter_link_control inter_service_control(const struct inter_service *s, uint32_t peer) {
+    return inter_link_control(s->link, peer);
+}
+
+static uint64_t control_queued(const struct inter_service *s, uint32_t peer) {
+    struct inter_link_control c = inter_link_control(s->link, peer);
+    return c.sent - c.acked;
+}
+
 bool inter_service_may_send_telemetry(const struct inter_service *s, uint32_t peer) {
-    return peer < s->members.n && s->up[peer] &&
-           inter_link_control_queued(s->link, peer) <= INTER_TELEMETRY_QUEUED;
+    return peer < s->members.n && s->up[peer] && control_queued(s, peer) <= INTER_TELEMETRY_QUEUED;
 }
 
 enum neb_status inter_service_send_telemetry(struct inter_service *s, uint32_t peer, uint32_t kind,
@@ -173,12 +181,16 @@ static enum neb_status on_app(struct inter_service *s, uint32_t peer, struct neb
         return NEB_OK; // it overtook another message, which is sent again
     if (seq > last) {
         // Record it before the callback. A crash in between loses the message, and the sender's
-        // caller asks again. Taking it twice would be worse.
+        // caller asks again. Taking it twice would be worse, except for the kind `repeats`.
+        bool first = s->repeats && kind == s->repeats;
+        if (first)
+            s->cb.message(s->cb.user, peer, kind, p, n);
         enum neb_status took = inter_ledger_take(s->ledger, name, epoch, seq);
         if (took == NEB_ERR_NOSPC)
             return NEB_OK; // no acknowledgement, so it is sent again
         NEB_TRY(took);
-        s->cb.message(s->cb.user, peer, kind, p, n);
+        if (!first)
+            s->cb.message(s->cb.user, peer, kind, p, n);
     }
     neb_buf_clear(&s->out);
     neb_buf_u8(&s->out, MSG_APP_ACK);

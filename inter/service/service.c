@@ -83,6 +83,7 @@ enum neb_status inter_service_create(const struct inter_service_config *c,
     if (!s)
         return neb_fail(NEB_ERR_NOMEM, "out of memory creating the service");
     s->cb = c->callbacks;
+    s->repeats = c->repeats;
     s->identity = c->identity;
     s->members = *c->members;
     remember(s);

@@ -28,7 +28,8 @@ struct inter_service_callbacks {
     // A commit that is durable here. blobs: one per entry of the record, valid during the call
     // (empty: rejected, or not here).
     void (*commit)(void *user, const struct inter_record *r, const struct neb_map *blobs);
-    // A message from another agent. Reliable ones come exactly once and in the order of sending.
+    // A message from another agent. Reliable ones come in the order of sending: exactly once, or
+    // lost if this process is killed meanwhile. Those of the kind config.repeats come then again.
     void (*message)(void *user, uint32_t peer, uint32_t kind, const uint8_t *p, size_t n);
     void (*peer)(void *user, uint32_t peer, bool up);
     // peer: the member to blame (enum inter_fault). It may be a removed member
@@ -75,6 +76,7 @@ struct inter_service_config {
     struct inter_rate_limit limit;       // of all that this member sends
     neb_ns recycle;                      // age at which connections are replaced; 0: one hour
     void *zmq_context;                   // borrowed
+    uint32_t repeats;                // kind of messages that do no harm if they come twice; 0: none
     const struct sec_seal_key *seal; // borrowed; seals blobs and arriving snapshots; NULL: in clear
     struct inter_service_callbacks callbacks;
 };
@@ -287,6 +289,8 @@ NEB_MUST_CHECK enum neb_status inter_service_send_telemetry(struct inter_service
                                                             uint32_t kind, const void *p, size_t n);
 // True if telemetry that can wait may be sent now: the peer is up, and its control queue is short.
 bool inter_service_may_send_telemetry(const struct inter_service *s, uint32_t peer);
+// What of it has arrived (inter_link_control).
+struct inter_link_control inter_service_control(const struct inter_service *s, uint32_t peer);
 
 // Owned by the service, valid until destroy.
 struct inter_ledger *inter_service_ledger(struct inter_service *s);

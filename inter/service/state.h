@@ -55,6 +55,7 @@ struct service_mail {
 
 struct inter_service {
     struct inter_service_callbacks cb;
+    uint32_t repeats; // as configured
     const struct sec_identity *identity;
     struct inter_link_config link_config; // without members
     struct sec_members members;

@@ -59,17 +59,39 @@ static void deliver(struct home *h, json_t *list, bool arrives) {
     }
     json_decref(list);
 }
+static void sent(struct agent_lines *l, neb_ns now, bool arrives) {
+    static uint64_t bytes;
+    agent_lines_sent(l, 1, ++bytes);
+    if (arrives)
+        agent_lines_acked(l, 1, bytes, now);
+}
 static void send(struct agent_lines *l, struct home *h, neb_ns now, bool arrives) {
     json_t *list;
-    while ((list = agent_lines_next(l, now, big)))
+    while ((list = agent_lines_next(l, now, big))) {
         deliver(h, list, arrives);
+        sent(l, now, arrives);
+    }
+}
+// Lines for an agent that has none yet and says so.
+static struct agent_lines *open_lines(neb_ns now) {
+    struct agent_lines *l;
+    assert_int_equal(agent_lines_create(true, now, &l), NEB_OK);
+    agent_lines_had(l, 0);
+    return l;
+}
+static void store(struct agent_lines *l, struct home *h, neb_ns now) {
+    json_t *list;
+    while ((list = agent_lines_take(l, now, 1000))) {
+        deliver(h, list, true);
+        agent_lines_stored(l);
+    }
 }
 
 static void test_straight_through(void **state) {
     (void)state;
     struct agent_lines *l;
     struct home h = {0};
-    assert_int_equal(agent_lines_create(true, 0, &l), NEB_OK);
+    l = open_lines(0);
     for (int i = 1; i <= 5 * AGENT_LINES_MAX; i++) { // more than are kept
         add(l, i, i * NEB_MS);
         send(l, &h, i * NEB_MS, true);
@@ -90,7 +112,7 @@ static void test_not_taken(void **state) {
     (void)state;
     struct agent_lines *l;
     struct home h = {0};
-    assert_int_equal(agent_lines_create(true, 0, &l), NEB_OK);
+    l = open_lines(0);
     for (int i = 1; i <= 100; i++)
         add(l, i, i * NEB_S); // more than is kept of sent lines
     json_t *list = agent_lines_next(l, 100 * NEB_S, 1000);
@@ -102,10 +124,10 @@ static void test_not_taken(void **state) {
     list = agent_lines_next(l, 101 * NEB_S, 1000);
     n = (int)json_array_size(list);
     deliver(&h, list, true);
+    sent(l, 101 * NEB_S, true);
     assert_int_equal(h.first, 1);
     assert_int_equal(h.n, n);
-    while ((list = agent_lines_take(l, 101 * NEB_S, 1000))) // the job ends
-        deliver(&h, list, true);
+    store(l, &h, 101 * NEB_S); // the job ends
     assert_int_equal(h.n, 101);
     assert_int_equal(h.last, 101);
     assert_null(agent_lines_next(l, 200 * NEB_S, 1000));
@@ -119,7 +141,7 @@ static void test_outage(void **state) {
     struct agent_lines *l;
     struct home h = {0};
     neb_ns now = 0;
-    assert_int_equal(agent_lines_create(true, 0, &l), NEB_OK);
+    l = open_lines(0);
     for (int round = 0; round < 3; round++) {
         int from = h.n;
         for (int i = 1; i <= 300; i++) {
@@ -161,6 +183,7 @@ static void test_second_outage_in_flight(void **state) {
     agent_lines_had(l, 0);
     deliver(&h, agent_lines_next(l, NEB_S, 2000), true);
     assert_true(h.n > 5 && h.n < 100);
+    sent(l, NEB_S, true);
     send(l, &h, NEB_S, false);
     agent_lines_link(l, false, NEB_S);
     agent_lines_link(l, true, 2 * NEB_S);
@@ -171,13 +194,13 @@ static void test_second_outage_in_flight(void **state) {
 }
 
 // If the other agent restarted and forgot its number, or its report is lost, the lines of the
-// outage and of the seconds before it are sent.
+// outage and those that its link had not read are sent.
 static void test_unknown_number(void **state) {
     (void)state;
     for (int says = 0; says < 2; says++) {
         struct agent_lines *l;
         struct home h = {0};
-        assert_int_equal(agent_lines_create(true, 0, &l), NEB_OK);
+        l = open_lines(0);
         for (int i = 1; i <= 20; i++) {
             add(l, i, i * NEB_S);
             send(l, &h, i * NEB_S, i <= 15);
@@ -197,6 +220,81 @@ static void test_unknown_number(void **state) {
     }
 }
 
+// Lines wait for a slow line, and then are in flight for as long. The link breaks, and the other
+// agent, which has restarted, does not know which it has. It gets all that its link had not read.
+static void test_slow_line(void **state) {
+    (void)state;
+    struct agent_lines *l = open_lines(0);
+    struct home h = {0};
+    for (int i = 1; i <= 20; i++)
+        add(l, i, i * NEB_S);
+    deliver(&h, agent_lines_next(l, 40 * NEB_S, 1), true);
+    agent_lines_sent(l, 7, 100);
+    deliver(&h, agent_lines_next(l, 40 * NEB_S, 1000), false);
+    agent_lines_sent(l, 7, 1000);
+    agent_lines_acked(l, 7, 999, 60 * NEB_S); // the first message
+    agent_lines_link(l, false, 60 * NEB_S);
+    agent_lines_acked(l, 0, 0, 61 * NEB_S);
+    agent_lines_link(l, true, 62 * NEB_S);
+    agent_lines_had(l, 0);
+    send(l, &h, 62 * NEB_S, true);
+    assert_int_equal(h.n, 20);
+    agent_lines_destroy(&l);
+}
+
+// The job or the agent ends: lines in flight are stored too, since the link may be dead. A failure
+// to store loses none.
+static void test_stored_in_flight(void **state) {
+    (void)state;
+    struct agent_lines *l = open_lines(0);
+    struct home h = {0};
+    for (int i = 1; i <= 100; i++) {
+        add(l, i, i * NEB_MS);
+        send(l, &h, i * NEB_MS, i <= 20);
+    }
+    add(l, 101, NEB_S);
+    assert_int_equal(h.n, 20);
+    json_t *list = agent_lines_take(l, NEB_S, 1000);
+    int n = (int)json_array_size(list);
+    deliver(&h, list, false);
+    agent_lines_back(l, n); // the disk is full
+    store(l, &h, NEB_S);
+    assert_int_equal(h.n, 101);
+    assert_null(agent_lines_next(l, NEB_S, 1000));
+    agent_lines_destroy(&l);
+}
+
+// Connections are replaced while lines are in flight on the old one.
+static void test_replaced(void **state) {
+    (void)state;
+    struct agent_lines *l = open_lines(0);
+    struct home h = {0};
+    add(l, 1, NEB_S);
+    deliver(&h, agent_lines_next(l, NEB_S, 1000), false);
+    agent_lines_sent(l, 7, 1000);
+    agent_lines_acked(l, 8, 5000, 20 * NEB_S); // of another connection
+    agent_lines_link(l, false, 20 * NEB_S);
+    agent_lines_had(l, 0);
+    send(l, &h, 20 * NEB_S, true);
+    assert_int_equal(h.n, 1);
+    agent_lines_destroy(&l);
+}
+
+// Before the other agent says that it has the job, it gets nothing: it would drop the lines.
+static void test_waits_first(void **state) {
+    (void)state;
+    struct agent_lines *l;
+    struct home h = {0};
+    assert_int_equal(agent_lines_create(true, NEB_S, &l), NEB_OK);
+    add(l, 1, NEB_S);
+    send(l, &h, 10 * NEB_S, true);
+    assert_int_equal(h.n, 0);
+    agent_lines_had(l, 0);
+    send(l, &h, 10 * NEB_S, true);
+    assert_int_equal(h.n, 1);
+    agent_lines_destroy(&l);
+}
+
 // A restarted agent begins with higher numbers, so that its lines count as new.
 static void test_numbers_go_on(void **state) {
     (void)state;
@@ -204,6 +302,8 @@ static void test_numbers_go_on(void **state) {
     struct home h = {0};
     for (int i = 0; i < 2; i++) {
         assert_int_equal(agent_lines_create(i == 0, 0, &l), NEB_OK);
+        if (i == 0)
+            agent_lines_had(l, 0);
         for (int k = 1; k <= 40; k++)
             add(l, 40 * i + k, i * NEB_S + k * NEB_MS);
         if (i) {
@@ -279,8 +379,7 @@ static void test_stored(void **state) {
     const neb_ns tick = 100 * NEB_MS;
     struct agent_lines *l;
     struct home h = {0};
-    json_t *list;
-    assert_int_equal(agent_lines_create(true, 0, &l), NEB_OK);
+    l = open_lines(0);
     for (int i = 1; i <= 700; i++) {
         if (i == 200)
             agent_lines_link(l, false, i * tick);
@@ -291,8 +390,7 @@ static void test_stored(void **state) {
             assert_null(agent_lines_take(l, i * tick, big)); // the link is up
     }
     assert_int_equal(h.n, 149);
-    while ((list = agent_lines_take(l, 700 * tick, big)))
-        deliver(&h, list, true);
+    store(l, &h, 700 * tick);
     assert_int_equal(h.n, 700);
     agent_lines_link(l, true, 700 * tick);
     agent_lines_had(l, 0);
@@ -336,7 +434,7 @@ static void test_too_fast(void **state) {
     struct neb_bucket taken = {0};
     int before = 0, messages = 0;
     neb_ns now = NEB_S;
-    assert_int_equal(agent_lines_create(true, now, &l), NEB_OK);
+    l = open_lines(now);
     for (int i = 1; i <= SECONDS * 1000 * A_MS; i++) {
         now += NEB_MS / A_MS;
         add(l, i, now);
@@ -344,6 +442,7 @@ static void test_too_fast(void **state) {
         while ((list = agent_lines_next(l, now, big))) {
             messages++;
             deliver(&h, list, true);
+            sent(l, now, true);
         }
         assert_true(neb_bucket_take(&taken, now, h.n - before,
                                     AGENT_LINES_TAKEN * AGENT_LINES_BURST,
@@ -355,8 +454,7 @@ static void test_too_fast(void **state) {
     assert_true(messages <=
                 AGENT_LINES_MESSAGES_BURST + SECONDS * AGENT_LINES_MESSAGES_A_SECOND + 1);
     assert_true(h.first == 1 && h.last > SECONDS * 1000 * A_MS * 9 / 10);
-    agent_lines_unlimit(l);
-    send(l, &h, now, true);
+    store(l, &h, now);
     assert_int_equal(h.last, SECONDS * 1000 * A_MS);
     agent_lines_destroy(&l);
 }
@@ -422,6 +520,8 @@ int main(void) {
         cmocka_unit_test(test_outage),           cmocka_unit_test(test_second_outage_in_flight),
         cmocka_unit_test(test_unknown_number),   cmocka_unit_test(test_numbers_go_on),
         cmocka_unit_test(test_long_outage),      cmocka_unit_test(test_bounded),
+        cmocka_unit_test(test_slow_line),        cmocka_unit_test(test_stored_in_flight),
+        cmocka_unit_test(test_replaced),         cmocka_unit_test(test_waits_first),
         cmocka_unit_test(test_stored),           cmocka_unit_test(test_many_of_other_kinds),
         cmocka_unit_test(test_too_fast),         cmocka_unit_test(test_throttle),
         cmocka_unit_test(test_packed_lines)};

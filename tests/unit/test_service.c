@@ -329,6 +329,33 @@ static void test_wrong_messages(void **state) {
     UNTIL(!strcmp(anna.text, "1:waits "));
 }
 
+// A message of the kind `repeats` is passed on before it is noted as taken. So it is not lost if
+// that fails, or if the process is killed in between: it comes again.
+static void test_repeats(void **state) {
+    (void)state;
+    struct rogue r = rogue();
+    uint64_t last = 0;
+    bert.text[0] = 0;
+    bert.s->repeats = 8;
+    neb_fault_arm("ledger.write:*");
+    rogue_sends(&r, 50, 1, 0, 0);
+    for (int i = 0; i < 100 && strcmp(bert.text, "8:x ") != 0; i++)
+        rogue_go(&r, 100 * NEB_MS);
+    neb_fault_arm(NULL);
+    assert_string_equal(bert.text, "8:x ");
+    OK(inter_ledger_taken(inter_service_ledger(bert.s), "anna", 50, &last));
+    assert_int_equal(last, 0);
+    for (int i = 0; i < 100 && last != 1; i++) {
+        rogue_sends(&r, 50, 1, 0, 0);
+        OK(inter_ledger_taken(inter_service_ledger(bert.s), "anna", 50, &last));
+    }
+    assert_string_equal(bert.text, "8:x 8:x ");
+    bert.s->repeats = 0;
+    bert.text[0] = 0;
+    inter_link_destroy(&r.l);
+    start(&anna);
+}
+
 // Each accepted message costs a synced write. If more than a few come in a second, the rest wait.
 // No message is lost.
 static void test_many_messages(void **state) {
@@ -491,7 +518,8 @@ static void test_window_of_honest_peer(void **state) {
 }
 
 static uint64_t queued(const struct site *x) {
-    return inter_link_control_queued(x->s->link, index_of[!x->who]);
+    struct inter_link_control c = inter_link_control(x->s->link, index_of[!x->who]);
+    return c.sent - c.acked;
 }
 
 // Large messages do not fill the connection that rounds need. Each waits until the one before has
@@ -808,6 +836,7 @@ int main(void) {
                                        TEST(test_connection_lost),
                                        TEST(test_messages),
                                        TEST(test_wrong_messages),
+                                       TEST(test_repeats),
                                        TEST(test_many_messages),
                                        TEST(test_bounds),
                                        TEST(test_coarse_counts_fit),
