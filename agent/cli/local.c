@@ -24,18 +24,16 @@ struct places { // how agents are reached
     char netns[AGENT_CLUSTERS_MAX][64];
 };
 
-// If another program takes the port first, the agent that binds it fails with an error.
-static enum neb_status free_port(int *out) {
+// Until this process ends, also while the agent at this port restarts: so nobody closes fd.
+static enum neb_status reserve_port(int *port) {
     int fd;
-    NEB_TRY(agent_port_bind(false, &fd, out));
-    close(fd);
-    return NEB_OK;
+    return agent_port_bind(false, &fd, port);
 }
 
 static enum neb_status place_on_loopback(int n, struct places *p) {
     for (int i = 0; i < n; i++) {
         int port;
-        NEB_TRY(free_port(&port));
+        NEB_TRY(reserve_port(&port));
         snprintf(p->listen[i], sizeof p->listen[i], "127.0.0.1:%d", port);
         for (int k = 0; k < n; k++)
             snprintf(p->reach[k][i], sizeof p->reach[k][i], "127.0.0.1:%d", port);
@@ -103,7 +101,7 @@ static enum neb_status proxy_args(const struct agent_local *l, struct places *p,
     for (int i = 0; i < l->n; i++)
         for (int k = i + 1; k < l->n; k++, text += 2) {
             int port;
-            NEB_TRY(free_port(&port));
+            NEB_TRY(reserve_port(&port));
             snprintf(text[0], sizeof *text, "127.0.0.1:%d", port);
             snprintf(text[1], sizeof *text, "%s", p->listen[i]);
             snprintf(p->reach[k][i], sizeof p->reach[k][i], "%s", text[0]);

@@ -25,10 +25,13 @@ static bool bind_to(bool everywhere, uint16_t port, int *fd, int *out) {
                             .sin_port = htons(port),
                             .sin_addr.s_addr = htonl(everywhere ? INADDR_ANY : INADDR_LOOPBACK)};
     socklen_t len = sizeof a;
+    const int one = 1;
     *fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (*fd < 0)
         return false;
+    // Set after bind, so that this bind does not share a port that is reserved.
     if (bind(*fd, (struct sockaddr *)&a, len) == 0 &&
+        setsockopt(*fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) == 0 &&
         getsockname(*fd, (struct sockaddr *)&a, &len) == 0) {
         *out = ntohs(a.sin_port);
         return true;

@@ -9,7 +9,7 @@ clean_up() { kill -CONT ${stopped[@]:-} 2>/dev/null || true; end_now ${pid:+"$pi
 stopped=()
 
 make_job "$T/job.yaml" "grace_s: 1, commit_all: false"
-sed -i -e "s/steps: 60/steps: 1000/" "$T/job.yaml"
+sed -i -e "s/steps: 60/steps: 1500/" "$T/job.yaml"
 light "$T/job.yaml"
 shape "$T/job.yaml" 'n_layers: 1, d_model: 32, n_heads: 2, n_kv_heads: 2, d_ff: 64'
 pace 12

@@ -357,14 +357,17 @@ static void test_handshake_flood(void **state) {
     assert_true(sent > SEC_ENROL_PIECES && sent < 500);
 }
 
-// A client at the address of a flood is refused, says so, and tries again.
+// A client at the address of a flood is refused, says so, and tries again. If it came late, the
+// address had its share again.
 static void test_turned_away(void **state) {
     (void)state;
-    int n = 0;
-    while (n < 300 && tls_works("127.0.0.1", TLS1_3_VERSION, TLS1_3_VERSION))
-        n++;
-    assert_true(n < 300);
-    assert_int_equal(sec_enrol_renew(home("paris"), endpoint, NULL), NEB_OK);
+    for (int i = 0; i < 20 && !was_logged("trying again"); i++) {
+        int n = 0;
+        while (n < 300 && tls_works("127.0.0.1", TLS1_3_VERSION, TLS1_3_VERSION))
+            n++;
+        assert_true(n < 300);
+        assert_int_equal(sec_enrol_renew(home("paris"), endpoint, NULL), NEB_OK);
+    }
     assert_true(was_logged("trying again"));
 }
 

@@ -418,18 +418,17 @@ static void test_bounded(void **state) {
 
 // ---- set-up ------------------------------------------------------------------------------------
 
-static uint16_t free_port(void) {
+static uint16_t reserve_port(void) { // until this process ends
     int fd, port;
     assert_int_equal(agent_port_bind(false, &fd, &port), NEB_OK);
-    close(fd);
     return (uint16_t)port;
 }
 
 static int setup(void **state) {
     (void)state;
     assert_non_null(mkdtemp(dir));
-    ports[BERT] = free_port();
-    ports[CARL] = free_port();
+    ports[BERT] = reserve_port();
+    ports[CARL] = reserve_port();
     for (int i = 0; i < N; i++) {
         struct sec_member m = {.connect = SEC_CONNECT_AUTO};
         snprintf(homes[i], sizeof homes[i], "%s/%s", dir, names[i]);

@@ -487,7 +487,19 @@ static void test_stubborn_child_is_killed(void **state) {
     neb_log_set_sink(NULL, NULL);
 }
 
-// No client connection can take a port that an agent will listen on soon.
+static bool can_listen(int port, int reuse) {
+    struct sockaddr_in a = {.sin_family = AF_INET,
+                            .sin_port = htons((uint16_t)port),
+                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof reuse), 0);
+    bool can = bind(fd, (struct sockaddr *)&a, sizeof a) == 0 && listen(fd, 1) == 0;
+    close(fd);
+    return can;
+}
+
+// No client connection, and nobody else who asks for a port, can take a port that an agent will
+// listen on soon.
 static void test_port(void **state) {
     (void)state;
     int clients = 0, fd[2], port[2];
@@ -499,6 +511,7 @@ static void test_port(void **state) {
     assert_int_not_equal(port[0], port[1]);
     for (int i = 0; i < 2; i++) {
         assert_true(port[i] > 0 && (clients <= 10000 || port[i] < clients));
+        assert_true(can_listen(port[i], 1) && !can_listen(port[i], 0));
         assert_int_equal(listen(fd[i], 1), 0);
         close(fd[i]);
     }
