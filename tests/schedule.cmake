@@ -116,10 +116,11 @@ function(nebula_schedule)
 
   nebula_tests(COST 60
     e2e_plan e2e_thin_line e2e_late_words e2e_done_away e2e_slow_disk e2e_stop_slow security_held
-    security_live_lists security_renewal e2e_distill e2e_plan_tune parallel_worker_mesh_mpirun)
+    security_live_lists security_renewal e2e_distill e2e_plan_tune parallel_worker_mesh_mpirun
+    e2e_kept_lines security_remote_worker)
   nebula_tests(COST 50
     sim_sim cuda_cost_device e2e_plan_memory e2e_absence cuda_mesh cuda_mesh_options
-    cuda_mesh_queue cuda_mesh_shards cuda_graph_mesh cuda_plan cuda_plan_mesh
+    cuda_mesh_queue cuda_mesh_shards cuda_graph_mesh cuda_plan cuda_plan_mesh cuda_gpu_run
     parallel_mesh_options parallel_mesh_ckpt e2e_jobs e2e_outage e2e_rtd e2e_rejoin
     e2e_false_state e2e_private e2e_blobs_max)
 
