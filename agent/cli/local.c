@@ -24,7 +24,7 @@ struct places { // how agents are reached
     char netns[AGENT_CLUSTERS_MAX][64];
 };
 
-// Until this process ends, also while the agent at this port restarts: so nobody closes fd.
+// The port stays reserved until this process ends, also while its agent restarts: fd is not closed.
 static enum neb_status reserve_port(int *port) {
     int fd;
     return agent_port_bind(false, &fd, port);

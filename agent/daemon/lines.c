@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// replaced: a line that was sent on a connection that was replaced since is kept so long. Its link
-// reports no more what it has read.
+// replaced: how long a line is kept if its connection was replaced. Nobody reports any more which
+// bytes of that connection were read.
 static const neb_ns replaced = 30 * NEB_S, told_by = 10 * NEB_S;
 
 enum { SPACING_MAX = 1 << 20 };
