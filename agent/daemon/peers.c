@@ -400,14 +400,17 @@ static bool may_keep(struct daemon *d, uint32_t peer) {
 
 // Keeps lines that waited for a link, until a command follows the job. Owns them.
 static void keep_late(struct daemon *d, uint32_t peer, const char *hex, json_t *lines, bool may) {
-    char dir[NEB_PATH_MAX];
-    bool ok = !json_array_size(lines) ||
-              (may && snprintf(dir, sizeof dir, "%s/jobs/%s", d->c->home, hex) < NEB_PATH_MAX &&
-               agent_late_add(dir, lines) == NEB_OK);
-    if (!ok && daemon_throttle_allows(d, THROTTLE_LINES))
-        neb_warn("job %.8s: %s sends more lines than are kept until a command follows the job; the "
-                 "excess is dropped",
-                 hex, d->members.m[peer].pub.name);
+    char dir[NEB_PATH_MAX], why[512] = "more come than are kept until a command follows the job";
+    enum neb_status st = NEB_ERR_LIMIT;
+    if (!json_array_size(lines))
+        st = NEB_OK;
+    else if (may && snprintf(dir, sizeof dir, "%s/jobs/%s", d->c->home, hex) < NEB_PATH_MAX)
+        st = agent_late_add(dir, lines);
+    if (st != NEB_OK && st != NEB_ERR_LIMIT)
+        neb_last_error(why, sizeof why);
+    if (st != NEB_OK && daemon_throttle_allows(d, THROTTLE_LINES))
+        neb_warn("job %.8s: lines of metrics of %s are dropped: %s", hex,
+                 d->members.m[peer].pub.name, why);
     json_decref(lines);
 }
 
